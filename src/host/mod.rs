@@ -1,0 +1,69 @@
+//! What the host is attached to: links, addresses, routes and resolvers, read once at launch.
+
+use std::net::IpAddr;
+
+use ipnetwork::IpNetwork;
+
+/// A network interface.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Link {
+    pub index: u32,
+    pub name: String,
+    /// `ARPHRD_*` (`linux/if_arp.h`); decides whether the link has a link layer.
+    pub arphrd: u16,
+    /// `IFF_*` (`linux/if.h`).
+    pub flags: u32,
+    /// Hardware address, empty where there is none.
+    pub mac: Vec<u8>,
+}
+
+/// An address of the host with its prefix (`RTM_NEWADDR`).
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Address {
+    pub link: u32,
+    /// The local address and the prefix length of its network.
+    pub addr: IpNetwork,
+    /// The other end of a point-to-point link, where it differs from `addr`.
+    pub peer: Option<IpNetwork>,
+    /// `RT_SCOPE_*` (`linux/rtnetlink.h`).
+    pub scope: u8,
+    /// `IFA_F_*` (`linux/if_addr.h`).
+    pub flags: u32,
+}
+
+/// A route of the host (`RTM_NEWROUTE`), of any table.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Route {
+    pub dst: IpNetwork,
+    pub table: u32,
+    /// `RTN_*`, `RT_SCOPE_*` (`linux/rtnetlink.h`).
+    pub kind: u8,
+    pub scope: u8,
+    pub metric: u32,
+    /// Outgoing links and their gateways, one a next hop.
+    pub hops: Vec<Hop>,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Hop {
+    pub link: Option<u32>,
+    pub gateway: Option<IpAddr>,
+}
+
+/// What rtnetlink said of the host.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct Network {
+    pub links: Vec<Link>,
+    pub addresses: Vec<Address>,
+    pub routes: Vec<Route>,
+}
+
+/// A network that the host is attached to, and where that was read.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Attached {
+    pub net: IpNetwork,
+    /// The interface's name.
+    pub device: String,
+    /// In words, for people: `address 10.10.10.50`, `route, table 52`.
+    pub source: String,
+}

@@ -1,0 +1,17 @@
+//! Runs Claude Code, or any program, in a firewalled sandbox on a Linux desktop.
+//!
+//! Data flows one way: [`cli`] and [`config`] give a [`launch::Launch`], [`host`] says what the host is attached to,
+//! [`policy`] turns both into ordered rules and an nftables document, [`nf`] turns the document into netlink messages,
+//! [`sandbox`] gives the bwrap command line and the seccomp filter. Only [`stage`] acts on the system.
+
+pub mod cli;
+pub mod config;
+pub mod dest;
+pub mod dns;
+pub mod host;
+pub mod launch;
+pub mod netlink;
+pub mod nf;
+pub mod policy;
+pub mod sandbox;
+pub mod stage;
