@@ -14,6 +14,9 @@ pub const INIT: &str = "/.claude-isolated/init";
 /// The start file of the `-s` shell.
 pub const BASHRC: &str = "/.claude-isolated/bashrc";
 
+/// What Claude Code keeps below the home directory: a directory and a file.
+pub const CLAUDE_STATE: [&str; 2] = [".claude", ".claude.json"];
+
 const SYSTEM: &[&str] = &[
     "/usr", "/bin", "/sbin", "/lib", "/lib32", "/lib64", "/opt", "/nix", "/gnu", "/etc", "/run", "/var",
 ];
@@ -91,9 +94,8 @@ fn system(layout: &mut Layout, home: &Path) {
         layout.bind(usb, Access::Devices);
     }
     // Some systems keep home directories below /var.
-    if layout.shows(home) {
-        layout.push(Mount::Tmpfs(home.to_path_buf()));
-    }
+    let home_mount = if layout.shows(home) { Mount::Tmpfs } else { Mount::Dir };
+    layout.push(home_mount(home.to_path_buf()));
 }
 
 fn home(layout: &mut Layout, facts: &Facts) {
@@ -104,7 +106,7 @@ fn home(layout: &mut Layout, facts: &Facts) {
             layout.bind(&dir, Access::ReadOnly);
         }
     }
-    for path in [".claude", ".claude.json"] {
+    for path in CLAUDE_STATE {
         layout.bind_existing(&in_home(path), Access::ReadWrite);
     }
     if let Some(dir) = facts.claude_config_dir.filter(|dir| dir.is_dir() && !layout.writable(dir)) {

@@ -12,6 +12,8 @@ pub enum Mount {
     Tmpfs(PathBuf),
     Proc(PathBuf),
     Dev(PathBuf),
+    /// A directory that need not be on the host.
+    Dir(PathBuf),
     /// The bytes of an inherited descriptor, as a read-only file.
     Data { fd: RawFd, to: PathBuf },
 }
@@ -104,6 +106,7 @@ impl Layout {
                 Mount::Tmpfs(to) => args.extend(["--tmpfs".into(), to.into()]),
                 Mount::Proc(to) => args.extend(["--proc".into(), to.into()]),
                 Mount::Dev(to) => args.extend(["--dev".into(), to.into()]),
+                Mount::Dir(to) => args.extend(["--dir".into(), to.into()]),
                 Mount::Data { fd, to } => {
                     // The default is 0600, which would hide it from a program with another uid.
                     let fd = fd.to_string().into();
@@ -120,7 +123,7 @@ impl Mount {
     fn to(&self) -> &Path {
         match self {
             Mount::Bind { to, .. } | Mount::Data { to, .. } => to,
-            Mount::Tmpfs(to) | Mount::Proc(to) | Mount::Dev(to) => to,
+            Mount::Tmpfs(to) | Mount::Proc(to) | Mount::Dev(to) | Mount::Dir(to) => to,
         }
     }
 }

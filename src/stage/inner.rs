@@ -4,8 +4,6 @@
 //! over the sandbox. Then it stays: when the outer stage goes away it takes bwrap and pasta with it.
 
 use std::fs::File;
-use std::io::Write;
-use std::net::{Ipv4Addr, TcpListener, UdpSocket};
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd, RawFd};
 use std::os::unix::fs::MetadataExt;
 use std::os::unix::process::{CommandExt, ExitStatusExt};
@@ -27,6 +25,7 @@ use super::plan::{FromInner, Plan, Start, ToInner, fd};
 use super::wire::{Channel, Received};
 use super::{EXIT_OURS, signals, system};
 use crate::netlink::{Builder, NLM_F_ACK, NLM_F_REQUEST, Netlink, messages};
+use crate::host::{Network, Route};
 use crate::{dns, nf};
 
 /// Runs the stage; its first channel is descriptor 0. Gives the exit status.
@@ -50,9 +49,8 @@ pub fn run() -> i32 {
 /// What the outer stage gave.
 struct Given {
     plan: Plan,
-    gate: OwnedFd,
-    seccomp: Option<OwnedFd>,
-    resolv: Option<OwnedFd>,
+    /// What bwrap inherits, and under which numbers.
+    inherited: Vec<(OwnedFd, RawFd)>,
 }
 
 fn accept(first: Channel) -> Result<(Channel, Given)> {
@@ -71,18 +69,14 @@ fn accept(first: Channel) -> Result<(Channel, Given)> {
         system::inherit_as(&stream, number)?;
     }
     std::mem::forget(first);
-    let given = Given {
-        plan,
-        gate: next()?,
-        seccomp: start.seccomp.then(&mut next).transpose()?,
-        resolv: start.resolv.then(&mut next).transpose()?,
-    };
-    Ok((channel, given))
+    let inherited = start.inherited.into_iter().map(|number| Ok((next()?, number)));
+    let inherited = inherited.collect::<Result<_>>()?;
+    Ok((channel, Given { plan, inherited }))
 }
 
 /// Starts bwrap, loads the table, reports. `None` when the outer stage has gone meanwhile.
 fn start(channel: &Channel, given: Given) -> Result<Option<Child>> {
-    let Given { plan, gate, seccomp, resolv } = given;
+    let Given { plan, inherited } = given;
     own_proc()?;
     restore_host_facts(&plan)?;
     let mut warnings = Vec::new();
@@ -92,7 +86,7 @@ fn start(channel: &Channel, given: Given) -> Result<Option<Child>> {
         ));
     }
     signals::block(&[Signal::SIGCHLD])?;
-    let bwrap = spawn_bwrap(&plan, gate, seccomp, resolv)?;
+    let bwrap = spawn_bwrap(&plan.bwrap, inherited)?;
 
     let table = nf::compile(&plan.ruleset).context("cannot encode the firewall")?;
     let netlink = Netlink::open(netlink_sys::protocols::NETLINK_NETFILTER)
@@ -101,7 +95,8 @@ fn start(channel: &Channel, given: Given) -> Result<Option<Child>> {
     loopback_up().context("cannot bring up the sandbox's loopback interface")?;
 
     let netns = std::fs::metadata("/proc/self/ns/net")?.ino();
-    let relay = if plan.dns { Some(dns_sockets()?) } else { None };
+    let relay = plan.dns.then(dns::listen).transpose();
+    let relay = relay.context("cannot open the DNS relay's sockets in the sandbox")?;
     let mut fds = vec![netlink.socket().as_fd()];
     if let Some((udp, tcp)) = &relay {
         fds.extend([udp.as_fd(), tcp.as_fd()]);
@@ -136,21 +131,8 @@ fn restore_host_facts(plan: &Plan) -> Result<()> {
     Ok(())
 }
 
-fn spawn_bwrap(
-    plan: &Plan,
-    gate: OwnedFd,
-    seccomp: Option<OwnedFd>,
-    resolv: Option<OwnedFd>,
-) -> Result<Child> {
-    let inherited = [(Some(gate), fd::CONTROL), (seccomp, fd::SECCOMP), (resolv, fd::RESOLV)];
-    let inherited = inherited
-        .into_iter()
-        .filter_map(|(given, number)| given.map(|given| (given, number)));
-    spawn_bwrap_with(&plan.bwrap, inherited.collect())
-}
-
 /// Starts bwrap with exactly the standard streams and `inherited`, each under its number.
-pub fn spawn_bwrap_with(
+pub fn spawn_bwrap(
     argv: &[std::ffi::OsString],
     inherited: Vec<(OwnedFd, RawFd)>,
 ) -> Result<Child> {
@@ -174,15 +156,6 @@ pub fn spawn_bwrap_with(
         });
     }
     command.spawn().with_context(|| format!("cannot execute {}", bwrap.to_string_lossy()))
-}
-
-fn dns_sockets() -> Result<(UdpSocket, TcpListener)> {
-    let at = (dns::SANDBOX_ADDRESS, 53);
-    let name = |kind| format!("cannot open the DNS relay's {kind} socket on {}:53", Ipv4Addr::from(at.0));
-    Ok((
-        UdpSocket::bind(at).with_context(|| name("UDP"))?,
-        TcpListener::bind(at).with_context(|| name("TCP"))?,
-    ))
 }
 
 /// Sets `IFF_UP` on `lo` (rtnetlink(7)): pasta does it too, but later.
@@ -234,6 +207,7 @@ fn watch_until_end(
         &signals::block(&[Signal::SIGCHLD])?,
         SfdFlags::SFD_CLOEXEC | SfdFlags::SFD_NONBLOCK,
     )?;
+    let mut routes: Option<Routes> = None;
     loop {
         // First, because bwrap may have ended before the signal was watched.
         while let Some((pid, status)) = system::wait_any(libc::WNOHANG)? {
@@ -241,22 +215,63 @@ fn watch_until_end(
                 return Ok(status.code().or_else(|| status.signal().map(|signal| 128 + signal)));
             }
         }
-        let mut fds = [
+        if routes.as_ref().is_some_and(|routes| routes.complete().unwrap_or(false)) {
+            routes = None;
+            channel.send(&FromInner::Uplink, &[])?;
+        }
+        let mut fds = vec![
             PollFd::new(channel.as_fd(), PollFlags::POLLIN),
             PollFd::new(children.as_fd(), PollFlags::POLLIN),
         ];
+        if let Some(routes) = &routes {
+            fds.push(PollFd::new(routes.changes.socket().as_fd(), PollFlags::POLLIN));
+        }
         match poll(&mut fds, PollTimeout::NONE) {
             Ok(_) | Err(Errno::EINTR) => {}
             Err(e) => return Err(e.into()),
         }
-        let to_us = fds[0].any().unwrap_or(false);
+        let ready: Vec<bool> = fds.iter().map(|fd| fd.any().unwrap_or(false)).collect();
         while children.read_signal()?.is_some() {}
-        if to_us {
+        if let (Some(routes), Some(true)) = (&routes, ready.get(2)) {
+            routes.changes.receive()?;
+        }
+        if ready[0] {
             match channel.receive()? {
-                Received::Message(ToInner::Pasta, fds) => *pasta = fds.into_iter().next(),
+                Received::Message(ToInner::Pasta { v4, v6 }, fds) => {
+                    *pasta = fds.into_iter().next();
+                    routes = Some(Routes::watch(v4, v6)?);
+                }
                 Received::Closed => return Ok(None),
             }
         }
+    }
+}
+
+/// Waiting for the default routes that pasta sets last (rtnetlink(7)).
+struct Routes {
+    changes: Netlink,
+    v4: bool,
+    v6: bool,
+}
+
+impl Routes {
+    fn watch(v4: bool, v6: bool) -> Result<Self> {
+        const RTNLGRP_IPV4_ROUTE: u32 = 7;
+        const RTNLGRP_IPV6_ROUTE: u32 = 11;
+        let changes = Netlink::open(netlink_sys::protocols::NETLINK_ROUTE)?;
+        for group in [RTNLGRP_IPV4_ROUTE, RTNLGRP_IPV6_ROUTE] {
+            changes.socket().add_membership(group)?;
+        }
+        Ok(Self { changes, v4, v6 })
+    }
+
+    fn complete(&self) -> Result<bool> {
+        let routes = Network::read()?.routes;
+        let default = |v4: bool| {
+            let of_family = |route: &&Route| route.dst.is_ipv4() == v4 && route.dst.prefix() == 0;
+            routes.iter().filter(of_family).any(|route| route.kind == libc::RTN_UNICAST)
+        };
+        Ok((!self.v4 || default(true)) && (!self.v6 || default(false)))
     }
 }
 

@@ -30,10 +30,11 @@ pub fn creating(pasta: &Path, uplink: &Uplink, self_exe: &Path) -> Vec<OsString>
     argv
 }
 
-/// pasta attaches to the namespaces of the process `pid`. `target` is its number, or a word for it in a dry run.
+/// pasta attaches, in the foreground, to the namespaces of the process `target`: its number, or a word in a dry run.
 /// As root it would become `nobody`, who may not enter them.
 pub fn attaching(pasta: &Path, uplink: &Uplink, as_root: bool, target: &str) -> Vec<OsString> {
     let mut argv = common(pasta, uplink);
+    argv.push("--foreground".into());
     if as_root {
         argv.extend(["--runas", "0:0"].map(OsString::from));
     }

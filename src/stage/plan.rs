@@ -1,6 +1,7 @@
 //! What the stages tell each other.
 
 use std::ffi::OsString;
+use std::os::fd::RawFd;
 
 use nftables::schema::Nftables;
 use serde::{Deserialize, Serialize};
@@ -15,6 +16,8 @@ pub mod fd {
     pub const SECCOMP: RawFd = 11;
     /// The sandbox's resolv.conf.
     pub const RESOLV: RawFd = 12;
+    /// The start file of the `-s` shell.
+    pub const BASHRC: RawFd = 13;
 }
 
 /// Outer to inner, in a memfd (an allowlist may be long).
@@ -31,13 +34,12 @@ pub struct Plan {
     pub dns: bool,
 }
 
-/// Which descriptors come beside [`Start`], in this order; the optional ones where the flags say so.
+/// Which descriptors come beside it, in this order.
 ///
-/// The plan's memfd, the new channel, stdin, stdout, stderr, the gate, then seccomp filter and resolv.conf.
+/// The plan's memfd, the new channel, stdin, stdout, stderr; then what bwrap inherits, under these numbers of [`fd`].
 #[derive(Debug, Serialize, Deserialize)]
 pub struct Start {
-    pub seccomp: bool,
-    pub resolv: bool,
+    pub inherited: Vec<RawFd>,
 }
 
 /// Inner to outer.
@@ -47,6 +49,8 @@ pub enum FromInner {
     Ready { netns: u64, warnings: Vec<String> },
     /// The start failed; nothing runs.
     Failed { message: String },
+    /// pasta has configured the namespace.
+    Uplink,
     /// bwrap has ended: its exit status, or 128 and the signal.
     Ended { status: i32 },
 }
@@ -54,8 +58,9 @@ pub enum FromInner {
 /// Outer to inner, after [`FromInner::Ready`].
 #[derive(Debug, Serialize, Deserialize)]
 pub enum ToInner {
-    /// pasta's pidfd beside it: to be ended together with the sandbox.
-    Pasta,
+    /// pasta is attaching, its pidfd is beside this: it is to be ended together with the sandbox, and the outer stage
+    /// wants to hear [`FromInner::Uplink`] once these families have their default routes.
+    Pasta { v4: bool, v6: bool },
 }
 
 /// Outer to the sandbox's first process.

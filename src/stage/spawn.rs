@@ -12,7 +12,9 @@ use anyhow::{Context, Result};
 use nix::errno::Errno;
 use nix::libc;
 use nix::sched::{CloneFlags, unshare};
-use nix::unistd::{Pid, getgid, getuid};
+use nix::sys::prctl;
+use nix::sys::signal::Signal;
+use nix::unistd::{Pid, getgid, getuid, setsid};
 
 use super::wire::Channel;
 use super::{INNER_FLAG, signals, system};
@@ -73,39 +75,23 @@ pub fn inner_alone(self_exe: &Path, channel: Channel, log: &Log) -> Result<Pid> 
     Ok(Pid::from_raw(child.id() as i32))
 }
 
-/// Starts pasta to attach to a namespace; it forks into the background once the namespace is configured.
+/// Starts pasta to attach to a namespace, outside of the terminal's session.
+///
+/// Should this process die before the inner stage has pasta's pidfd, the kernel kills pasta; later it would not: the
+/// setting ends when pasta enters the user namespace (prctl(2), PR_SET_PDEATHSIG).
 pub fn pasta_attaching(argv: &[OsString], log: &Log) -> Result<Pid> {
     let mut command = Command::new(&argv[0]);
     command.args(&argv[1..]).stdin(Stdio::null()).stdout(log.stdio()?).stderr(log.stdio()?);
-    // SAFETY: between fork and exec this only sets the signal mask.
-    unsafe { command.pre_exec(|| Ok(signals::block_only(&signals::FROM_TERMINAL)?)) };
+    // SAFETY: between fork and exec this makes system calls only.
+    unsafe {
+        command.pre_exec(|| {
+            prctl::set_pdeathsig(Signal::SIGKILL)?;
+            setsid()?;
+            Ok(signals::block_only(&[])?)
+        })
+    };
     let child = command.spawn().with_context(|| format!("cannot execute {}", argv[0].display()))?;
     Ok(Pid::from_raw(child.id() as i32))
-}
-
-/// The children of this process but `known`: the daemon that pasta has left us (we are its subreaper).
-pub fn other_children(known: Pid) -> Result<Vec<Pid>> {
-    let me = std::process::id();
-    let listed = match std::fs::read_to_string(format!("/proc/{me}/task/{me}/children")) {
-        Ok(list) => list.split_whitespace().filter_map(|pid| pid.parse().ok()).collect(),
-        // Kernels without CONFIG_PROC_CHILDREN.
-        Err(_) => children_by_parent(me)?,
-    };
-    Ok(listed.into_iter().map(Pid::from_raw).filter(|pid| *pid != known).collect())
-}
-
-fn children_by_parent(me: u32) -> Result<Vec<i32>> {
-    let mut found = Vec::new();
-    for entry in std::fs::read_dir("/proc").context("cannot read /proc")? {
-        let Ok(pid) = entry?.file_name().to_string_lossy().parse::<i32>() else { continue };
-        let Ok(stat) = std::fs::read_to_string(format!("/proc/{pid}/stat")) else { continue };
-        // The name, in parentheses, may hold anything; state and parent follow it (proc(5)).
-        let parent = stat.rsplit(')').next().and_then(|rest| rest.split_whitespace().nth(1));
-        if parent.and_then(|ppid| ppid.parse().ok()) == Some(me) {
-            found.push(pid);
-        }
-    }
-    Ok(found)
 }
 
 /// A descriptor for a child of ours (pidfd_open(2), Linux 5.3), close-on-exec.
@@ -159,16 +145,5 @@ mod tests {
         let desktop = "22 1 0:20 / /proc rw - proc proc rw\n40 22 0:35 / /proc/sys/fs/binfmt_misc rw - autofs x rw\n";
         assert!(!masked(desktop));
         assert!(masked(&format!("{desktop}41 22 0:36 / /proc/kcore rw - tmpfs tmpfs rw\n")));
-    }
-
-    #[test]
-    fn a_child_is_found_both_ways() {
-        let mut child = Command::new("sleep").arg("30").spawn().unwrap();
-        let pid = child.id() as i32;
-        // Threads of this test process are parents too: the file speaks of one, the scan of all.
-        assert!(children_by_parent(std::process::id()).unwrap().contains(&pid));
-        pidfd(Pid::from_raw(pid)).unwrap();
-        child.kill().unwrap();
-        child.wait().unwrap();
     }
 }
