@@ -1,7 +1,10 @@
 //! Where packets go: the destinations of allow entries, as written in the configuration.
 
-use std::net::IpAddr;
+use std::fmt;
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+use std::str::FromStr;
 
+use anyhow::{Context, Result, bail, ensure};
 use ipnetwork::IpNetwork;
 
 /// A transport protocol that has ports.
@@ -23,6 +26,7 @@ pub struct Service {
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub enum Target {
     Net(IpNetwork),
+    /// A host name, in lower case.
     Name(String),
 }
 
@@ -44,5 +48,422 @@ pub struct Allowed {
 impl From<IpAddr> for Target {
     fn from(addr: IpAddr) -> Self {
         Target::Net(addr.into())
+    }
+}
+
+impl FromStr for Destination {
+    type Err = anyhow::Error;
+
+    /// Reads one allow entry. TCP is meant where a port has no protocol.
+    fn from_str(text: &str) -> Result<Self> {
+        parse(text).with_context(|| format!("bad destination `{text}`"))
+    }
+}
+
+fn parse(text: &str) -> Result<Destination> {
+    ensure!(!text.is_empty(), "it is empty");
+    ensure!(
+        !text.contains(|c: char| c.is_whitespace() || c.is_control()),
+        "it has a space or control character in it"
+    );
+    ensure!(
+        !text.contains('%'),
+        "an address with a zone cannot be allowed, since the interface is another one inside; \
+         use the host's address without a zone"
+    );
+    let (target, ports) = if let Some(rest) = text.strip_prefix('[') {
+        let (inside, after) = rest.split_once(']').context("`]` is missing")?;
+        let net = network(inside)?;
+        ensure!(net.is_ipv6(), "brackets are for IPv6 addresses");
+        if after.starts_with('/') {
+            let is_prefix = after[1..].starts_with(|c: char| c.is_ascii_digit());
+            ensure!(!is_prefix, "the prefix belongs inside the brackets");
+            bail!(PROTOCOL_WITHOUT_PORT);
+        }
+        let ports = match after {
+            "" => None,
+            _ => Some(
+                after
+                    .strip_prefix(':')
+                    .context("`:` is missing after `]`")?,
+            ),
+        };
+        (Target::Net(net), ports)
+    } else if text.matches(':').count() > 1 {
+        ensure!(
+            !ends_in_protocol(text),
+            "an IPv6 address needs brackets where a port follows, as in `[fd43::10]:2049/tcp`"
+        );
+        (Target::Net(network(text)?), None)
+    } else {
+        let (host, ports) = match text.split_once(':') {
+            Some((host, ports)) => (host, Some(ports)),
+            None => (text, None),
+        };
+        ensure!(!host.is_empty(), "no address or name before the port");
+        ensure!(!ends_in_protocol(host), PROTOCOL_WITHOUT_PORT);
+        (address_or_name(host)?, ports)
+    };
+    let service = ports.map(Service::from_str).transpose()?;
+    Ok(Destination { target, service })
+}
+
+const PROTOCOL_WITHOUT_PORT: &str =
+    "a protocol needs a port before it, as in `10.10.10.10:445/tcp`";
+
+fn ends_in_protocol(text: &str) -> bool {
+    text.rsplit_once('/')
+        .is_some_and(|(_, word)| word.starts_with(|c: char| c.is_ascii_alphabetic()))
+}
+
+fn address_or_name(host: &str) -> Result<Target> {
+    let name = host.split('/').next().unwrap_or_default();
+    if looks_like_ipv4(name) {
+        return network(host).map(Target::Net);
+    }
+    ensure!(!host.contains('/'), "a name has no prefix length");
+    check_name(host)?;
+    Ok(Target::Name(host.to_ascii_lowercase()))
+}
+
+/// A name whose last label is a number would be read as an IPv4 address by the resolver (`inet_aton(3)` takes `10.1`
+/// and `0x7f000001`), so it is never taken for a name here.
+fn looks_like_ipv4(host: &str) -> bool {
+    let host = host.strip_suffix('.').unwrap_or(host);
+    let last = host.rsplit('.').next().unwrap_or(host);
+    let hex = last.strip_prefix("0x").or(last.strip_prefix("0X"));
+    is_digits(last) || hex.is_some_and(|h| h.chars().all(|c| c.is_ascii_hexdigit()))
+}
+
+/// RFC 1123 section 2.1 and RFC 1035 section 2.3.4, and the underscore that is common in home networks.
+fn check_name(name: &str) -> Result<()> {
+    ensure!(
+        !name.contains('*'),
+        "names with `*` are not supported; write each name out"
+    );
+    ensure!(
+        name.is_ascii(),
+        "a name has ASCII letters only; write it in its `xn--` form"
+    );
+    let absolute = name.strip_suffix('.').unwrap_or(name);
+    ensure!(absolute.len() <= 253, "a name has at most 253 characters");
+    for label in absolute.split('.') {
+        ensure!(
+            !label.is_empty(),
+            "a part of the name between dots is empty"
+        );
+        ensure!(
+            label.len() <= 63,
+            "`{label}` is over 63 characters, the most for a part of a name"
+        );
+        if let Some(bad) = label
+            .chars()
+            .find(|c| !c.is_ascii_alphanumeric() && !matches!(c, '-' | '_'))
+        {
+            bail!("`{bad}` cannot be in a name");
+        }
+        ensure!(
+            !label.starts_with('-') && !label.ends_with('-'),
+            "`{label}` begins or ends with `-`"
+        );
+    }
+    Ok(())
+}
+
+/// Reads `ADDR` or `ADDR/LENGTH`, IPv4 or IPv6 without brackets; an address is a network of one.
+///
+/// `Err` for anything else: host bits set, an IPv4 number with a leading zero (octal to some programs), a zone, an
+/// IPv4-mapped address (RFC 4291 section 2.5.5.2: its packets are IPv4).
+pub fn network(text: &str) -> Result<IpNetwork> {
+    let (addr, length) = match text.split_once('/') {
+        Some((addr, length)) => (addr, Some(length)),
+        None => (text, None),
+    };
+    let addr = address(addr)?;
+    let most = if addr.is_ipv4() { 32 } else { 128 };
+    let length = match length {
+        None => most,
+        Some(length) => number(length)
+            .and_then(|n| u8::try_from(n).ok())
+            .filter(|n| *n <= most)
+            .with_context(|| {
+                format!("prefix length `{length}` is not a number from 0 to {most}")
+            })?,
+    };
+    if let IpAddr::V6(v6) = addr
+        && let (Some(v4), 96..) = (v6.to_ipv4_mapped(), length)
+    {
+        bail!("it stands for an IPv4 address: write `{v4}`");
+    }
+    let net = IpNetwork::new(addr, length)?;
+    let meant = IpNetwork::new(net.network(), length)?;
+    ensure!(
+        net == meant,
+        "bits are set beyond the prefix; the network is `{meant}`"
+    );
+    Ok(net)
+}
+
+fn address(text: &str) -> Result<IpAddr> {
+    if text.contains(':') {
+        return match text.parse::<Ipv6Addr>() {
+            Ok(addr) => Ok(addr.into()),
+            Err(_) => bail!("`{text}` is not an IPv6 address"),
+        };
+    }
+    let octets: Vec<&str> = text.split('.').collect();
+    if octets.len() == 4 && octets.iter().all(|o| is_digits(o)) {
+        ensure!(
+            octets.iter().all(|o| o.len() == 1 || !o.starts_with('0')),
+            "`{text}` has a number with a leading zero, which some programs read as octal; \
+             write it without"
+        );
+    }
+    match text.parse::<Ipv4Addr>() {
+        Ok(addr) => Ok(addr.into()),
+        Err(_) => bail!("`{text}` is not an IPv4 address"),
+    }
+}
+
+fn is_digits(text: &str) -> bool {
+    !text.is_empty() && text.bytes().all(|b| b.is_ascii_digit())
+}
+
+/// A decimal number without sign or leading zero.
+fn number(text: &str) -> Option<u32> {
+    let plain = is_digits(text) && (text == "0" || !text.starts_with('0'));
+    plain.then(|| text.parse().ok())?
+}
+
+impl FromStr for Service {
+    type Err = anyhow::Error;
+
+    /// Reads `PORT`, `FIRST-LAST`, either with `/tcp` or `/udp` after it.
+    fn from_str(text: &str) -> Result<Self> {
+        let (ports, proto) = match text.split_once('/') {
+            None => (text, Proto::Tcp),
+            Some((ports, "tcp")) => (ports, Proto::Tcp),
+            Some((ports, "udp")) => (ports, Proto::Udp),
+            Some((_, other)) if is_digits(other) => {
+                bail!("the prefix length belongs before the port, as in `192.168.7.0/28:5064`")
+            }
+            Some((_, other)) => bail!("protocol `{other}` is neither `tcp` nor `udp`"),
+        };
+        let (first, last) = ports.split_once('-').unwrap_or((ports, ports));
+        let (first, last) = (port(first)?, port(last)?);
+        ensure!(
+            first <= last,
+            "port range {first}-{last} runs backwards; write {last}-{first}"
+        );
+        Ok(Service { proto, first, last })
+    }
+}
+
+fn port(text: &str) -> Result<u16> {
+    number(text)
+        .and_then(|n| u16::try_from(n).ok())
+        .filter(|n| *n > 0)
+        .with_context(|| format!("port `{text}` is not a number from 1 to 65535"))
+}
+
+impl fmt::Display for Proto {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Proto::Tcp => "tcp",
+            Proto::Udp => "udp",
+        })
+    }
+}
+
+impl fmt::Display for Service {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.first == self.last {
+            true => write!(f, "{}/{}", self.first, self.proto),
+            false => write!(f, "{}-{}/{}", self.first, self.last, self.proto),
+        }
+    }
+}
+
+impl fmt::Display for Target {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Target::Name(name) => f.write_str(name),
+            Target::Net(net) if net.prefix() == if net.is_ipv4() { 32 } else { 128 } => {
+                write!(f, "{}", net.ip())
+            }
+            Target::Net(net) => write!(f, "{net}"),
+        }
+    }
+}
+
+impl fmt::Display for Destination {
+    /// What [`FromStr`] reads back as the same entry.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match (&self.target, &self.service) {
+            (target, None) => write!(f, "{target}"),
+            (Target::Net(IpNetwork::V6(_)), Some(service)) => {
+                write!(f, "[{}]:{service}", self.target)
+            }
+            (target, Some(service)) => write!(f, "{target}:{service}"),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_form_is_read_and_written_back() {
+        for (text, written) in [
+            ("10.10.10.1", "10.10.10.1"),
+            ("10.10.10.1/32", "10.10.10.1"),
+            ("10.10.10.10:445/tcp", "10.10.10.10:445/tcp"),
+            ("10.10.10.10:445", "10.10.10.10:445/tcp"),
+            ("192.168.7.0/28", "192.168.7.0/28"),
+            (
+                "192.168.7.0/28:5064-5065/udp",
+                "192.168.7.0/28:5064-5065/udp",
+            ),
+            ("0.0.0.0/0:1-65535", "0.0.0.0/0:1-65535/tcp"),
+            ("10.0.0.1:80-80/udp", "10.0.0.1:80/udp"),
+            ("fd43::10", "fd43::10"),
+            ("FD43:0::10", "fd43::10"),
+            ("fd43::/64", "fd43::/64"),
+            ("[fd43::10]", "fd43::10"),
+            ("[fd43::10]:2049", "[fd43::10]:2049/tcp"),
+            ("[fd43::/64]:80", "[fd43::/64]:80/tcp"),
+            ("[fd43::/64]:80-81/udp", "[fd43::/64]:80-81/udp"),
+            ("fe80::1", "fe80::1"),
+            ("nas.lan", "nas.lan"),
+            ("nas.lan:445", "nas.lan:445/tcp"),
+            ("NAS.lan.", "nas.lan."),
+            ("my_printer", "my_printer"),
+            ("3com.example", "3com.example"),
+            ("a-b:53/udp", "a-b:53/udp"),
+        ] {
+            let entry: Destination = text.parse().unwrap_or_else(|e| panic!("{text}: {e:#}"));
+            assert_eq!(entry.to_string(), written);
+            assert_eq!(written.parse::<Destination>().unwrap(), entry);
+        }
+    }
+
+    #[test]
+    fn what_is_read_is_what_was_meant() {
+        let entry: Destination = "192.168.7.0/28:5064-5065/udp".parse().unwrap();
+        let net: IpNetwork = "192.168.7.0/28".parse().unwrap();
+        assert_eq!(entry.target, Target::Net(net));
+        let service = Service {
+            proto: Proto::Udp,
+            first: 5064,
+            last: 5065,
+        };
+        assert_eq!(entry.service, Some(service));
+        let entry: Destination = "NAS.lan".parse().unwrap();
+        assert_eq!(entry.target, Target::Name("nas.lan".into()));
+        assert_eq!(entry.service, None);
+    }
+
+    #[test]
+    fn each_refusal_says_why() {
+        let long = "a".repeat(64);
+        for (text, why) in [
+            ("", "it is empty"),
+            (" nas", "it has a space or control character in it"),
+            (
+                "fe80::1%eth0",
+                "an address with a zone cannot be allowed, since the interface is another one \
+                 inside; use the host's address without a zone",
+            ),
+            ("[fd43::10", "`]` is missing"),
+            ("[fd43::10]80", "`:` is missing after `]`"),
+            ("[fd43::]/64", "the prefix belongs inside the brackets"),
+            ("[fd43::10]/tcp", PROTOCOL_WITHOUT_PORT),
+            ("[10.0.0.1]:80", "brackets are for IPv6 addresses"),
+            (
+                "fd43::10:445/tcp",
+                "an IPv6 address needs brackets where a port follows, as in `[fd43::10]:2049/tcp`",
+            ),
+            ("fd43:::10", "`fd43:::10` is not an IPv6 address"),
+            ("[nas]:80", "`nas` is not an IPv4 address"),
+            (
+                "::ffff:10.0.0.1",
+                "it stands for an IPv4 address: write `10.0.0.1`",
+            ),
+            (":80", "no address or name before the port"),
+            ("10.0.0.1/tcp", PROTOCOL_WITHOUT_PORT),
+            ("10.0.0.1:0", "port `0` is not a number from 1 to 65535"),
+            (
+                "10.0.0.1:65536",
+                "port `65536` is not a number from 1 to 65535",
+            ),
+            ("10.0.0.1:+80", "port `+80` is not a number from 1 to 65535"),
+            ("10.0.0.1:", "port `` is not a number from 1 to 65535"),
+            ("10.0.0.1:9-8", "port range 9-8 runs backwards; write 8-9"),
+            (
+                "10.0.0.1:80/sctp",
+                "protocol `sctp` is neither `tcp` nor `udp`",
+            ),
+            (
+                "192.168.7.0:80/28",
+                "the prefix length belongs before the port, as in `192.168.7.0/28:5064`",
+            ),
+            (
+                "192.168.7.5/28",
+                "bits are set beyond the prefix; the network is `192.168.7.0/28`",
+            ),
+            (
+                "fd43::10/64",
+                "bits are set beyond the prefix; the network is `fd43::/64`",
+            ),
+            (
+                "10.0.0.0/33",
+                "prefix length `33` is not a number from 0 to 32",
+            ),
+            (
+                "fd43::/129",
+                "prefix length `129` is not a number from 0 to 128",
+            ),
+            (
+                "10.0.0.0/08",
+                "prefix length `08` is not a number from 0 to 32",
+            ),
+            ("10.0.0.0/", "prefix length `` is not a number from 0 to 32"),
+            (
+                "010.0.0.1",
+                "`010.0.0.1` has a number with a leading zero, which some programs read as octal; \
+                 write it without",
+            ),
+            ("10.0.1", "`10.0.1` is not an IPv4 address"),
+            ("256.0.0.1", "`256.0.0.1` is not an IPv4 address"),
+            ("0x7f000001", "`0x7f000001` is not an IPv4 address"),
+            ("10.0.0.1.", "`10.0.0.1.` is not an IPv4 address"),
+            ("nas.lan/24", "a name has no prefix length"),
+            (
+                "*.lan",
+                "names with `*` are not supported; write each name out",
+            ),
+            (
+                "büro.lan",
+                "a name has ASCII letters only; write it in its `xn--` form",
+            ),
+            ("nas..lan", "a part of the name between dots is empty"),
+            (".", "a part of the name between dots is empty"),
+            ("-nas", "`-nas` begins or ends with `-`"),
+            ("nas!", "`!` cannot be in a name"),
+        ] {
+            let error = text.parse::<Destination>().expect_err(text);
+            assert_eq!(
+                format!("{error:#}"),
+                format!("bad destination `{text}`: {why}")
+            );
+        }
+        assert!(long.parse::<Destination>().is_err());
+        assert!("abcd.".repeat(51).parse::<Destination>().is_err());
+        assert!(
+            format!("{}.lan", "a".repeat(63))
+                .parse::<Destination>()
+                .is_ok()
+        );
     }
 }
