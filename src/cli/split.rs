@@ -60,7 +60,7 @@ pub fn split(command: &Command, argv: Vec<OsString>) -> Result<Split> {
             None if id == WRITE || id == READ => args.push(word),
             _ => bail!(
                 "{} needs a value: {0} {}",
-                found.spelling.display(),
+                found.spelling.to_string_lossy(),
                 found.value_name()
             ),
         }
@@ -115,10 +115,10 @@ impl<'a> Found<'a> {
         let Some(value) = &self.value else {
             return Ok(result);
         };
-        let name = self.spelling.display();
+        let name = self.spelling.to_string_lossy();
         bail!(
             "{name} takes no value; for claude put it after --: -- {name}={}",
-            value.display()
+            value.to_string_lossy()
         )
     }
 
@@ -153,10 +153,18 @@ mod tests {
         args.iter().map(OsString::from).collect()
     }
 
+    /// What is shown, the arguments, our part, the program's part.
+    type Case = (
+        &'static str,
+        &'static [&'static str],
+        &'static [&'static str],
+        &'static [&'static str],
+    );
+
     #[test]
     fn ours_and_the_programs() {
         #[rustfmt::skip]
-        let cases: &[(&str, &[&str], &[&str], &[&str])] = &[
+        let cases: &[Case] = &[
             ("nothing", &[], &[], &[]),
             ("every argument we do not know goes to claude, in order",
              &["-c", "--model", "opus", "fix it"], &[], &["-c", "--model", "opus", "fix it"]),
