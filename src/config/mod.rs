@@ -3,7 +3,7 @@
 pub mod environment;
 mod fault;
 mod schema;
-mod trust;
+pub mod trust;
 
 use std::path::{Path, PathBuf};
 

@@ -300,7 +300,9 @@ fn the_directory_of_a_link_counts_too() {
     let place = Place::new();
     let (file, loose) = (place.dir.join("dotfiles/c.toml"), place.dir.join("loose"));
     place.write(&file, "");
-    fs::create_dir_all(place.env.user_config().parent().unwrap()).unwrap();
+    // Sets the directory's mode whatever the umask is.
+    place.user("");
+    fs::remove_file(place.env.user_config()).unwrap();
     symlink(&file, place.env.user_config()).unwrap();
     assert_eq!(place.load().unwrap().files, [place.env.user_config()]);
     set_mode(file.parent().unwrap(), 0o777);
