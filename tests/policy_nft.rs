@@ -285,6 +285,24 @@ fn loopback_passes_by_interface_and_not_by_address() {
 }
 
 #[test]
+fn a_half_loaded_table_is_closed() {
+    if !in_namespace("a_half_loaded_table_is_closed") {
+        return;
+    }
+    network();
+    let raw = Raw::open();
+    let mut document = document(&home_lan());
+    let whole = document.objects.to_vec();
+    let internet: IpAddr = "198.18.0.1".parse().unwrap();
+    for missing in (0..10).rev() {
+        document.objects = whole[..whole.len() - missing].to_vec().into();
+        run("nft", "-j -f -", &serde_json::to_string(&document).unwrap());
+        assert_eq!(raw.send(internet, 64, &udp(53)), missing == 0, "{missing}");
+        run("nft", "delete table inet claudejail", "");
+    }
+}
+
+#[test]
 fn a_refused_connection_fails_at_once() {
     if !in_namespace("a_refused_connection_fails_at_once") {
         return;
