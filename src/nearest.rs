@@ -1,37 +1,38 @@
-//! The valid word nearest to a mistyped one, for error messages.
+//! Which word was meant: the valid word nearest to a mistyped one.
 
-/// The word of `valid` that `word` was most likely meant to be; `None` where none is near (about a third of the letters
-/// may be wrong). Case does not count. Among equals the first wins.
+/// The word of `valid` with the fewest edits from `word`, if few enough (a third of its letters, at least one) that it
+/// can be what was meant. An edit inserts, drops or replaces a letter, or swaps two neighbours. The first wins a tie.
 pub fn nearest<'a>(word: &str, valid: &[&'a str]) -> Option<&'a str> {
-    let word = word.to_lowercase();
     let limit = (word.chars().count() / 3).max(1);
-    valid
+    let (edits, best) = valid
         .iter()
-        .map(|v| (distance(&word, &v.to_lowercase()), *v))
-        .filter(|(d, _)| *d <= limit)
-        .min_by_key(|(d, _)| *d)
-        .map(|(_, v)| v)
+        .map(|candidate| (edits(word, candidate), *candidate))
+        .min_by_key(|(edits, _)| *edits)?;
+    (edits <= limit).then_some(best)
 }
 
-/// Optimal string alignment: inserted, missing, wrong and neighbouring swapped letters count one each.
-fn distance(a: &str, b: &str) -> usize {
-    let a: Vec<char> = a.chars().collect();
-    let b: Vec<char> = b.chars().collect();
-    let mut before: Vec<usize> = Vec::new();
-    let mut above: Vec<usize> = (0..=b.len()).collect();
-    for i in 1..=a.len() {
-        let mut row = vec![i];
-        for j in 1..=b.len() {
-            let changed = above[j - 1] + usize::from(a[i - 1] != b[j - 1]);
-            let mut least = changed.min(above[j] + 1).min(row[j - 1] + 1);
-            if i > 1 && j > 1 && a[i - 1] == b[j - 2] && a[i - 2] == b[j - 1] {
-                least = least.min(before[j - 2] + 1);
+/// Edits between `a` and `b` (optimal string alignment), upper and lower case being the same letter.
+fn edits(a: &str, b: &str) -> usize {
+    let a: Vec<char> = a.to_lowercase().chars().collect();
+    let b: Vec<char> = b.to_lowercase().chars().collect();
+    let mut rows = vec![vec![0; b.len() + 1]; a.len() + 1];
+    for i in 0..=a.len() {
+        for j in 0..=b.len() {
+            if i == 0 || j == 0 {
+                rows[i][j] = i + j;
+                continue;
             }
-            row.push(least);
+            let differs = usize::from(a[i - 1] != b[j - 1]);
+            let mut least = (rows[i - 1][j] + 1)
+                .min(rows[i][j - 1] + 1)
+                .min(rows[i - 1][j - 1] + differs);
+            if i > 1 && j > 1 && a[i - 1] == b[j - 2] && a[i - 2] == b[j - 1] {
+                least = least.min(rows[i - 2][j - 2] + 1);
+            }
+            rows[i][j] = least;
         }
-        before = std::mem::replace(&mut above, row);
     }
-    above[b.len()]
+    rows[a.len()][b.len()]
 }
 
 #[cfg(test)]
@@ -39,27 +40,20 @@ mod tests {
     use super::*;
 
     #[test]
-    fn distances() {
-        for (a, b, d) in [
-            ("", "", 0),
-            ("", "abc", 3),
-            ("abc", "", 3),
-            ("policy", "policy", 0),
-            ("polciy", "policy", 1),
-            ("on_block", "on-block", 1),
-            ("kitten", "sitting", 3),
+    fn the_word_that_was_meant() {
+        let valid = ["enabled", "policy", "allow", "on-block"];
+        for (word, meant) in [
+            ("polcy", Some("policy")),
+            ("on_block", Some("on-block")),
+            ("Enabled", Some("enabled")),
+            ("alolw", Some("allow")),
+            ("enable", Some("enabled")),
+            ("dns", None),
+            ("", None),
         ] {
-            assert_eq!(distance(a, b), d, "{a} {b}");
+            assert_eq!(nearest(word, &valid), meant, "{word}");
         }
-    }
-
-    #[test]
-    fn the_nearest_or_none() {
-        let valid = ["home-lan", "attached", "allow"];
-        assert_eq!(nearest("homelan", &valid), Some("home-lan"));
-        assert_eq!(nearest("Attahced", &valid), Some("attached"));
-        assert_eq!(nearest("alow", &valid), Some("allow"));
-        assert_eq!(nearest("offline", &valid), None);
-        assert_eq!(nearest("x", &[]), None);
+        assert_eq!(nearest("word", &[]), None);
+        assert_eq!(nearest("ab", &["ac", "ad"]), Some("ac"));
     }
 }
