@@ -164,13 +164,12 @@ fn naive(
     // Services in the order in which they are first named, whether or not that entry is the one.
     for named in allowed {
         let same = |a: &&Allowed| a.entry.service == named.entry.service;
-        if let Some(s) = named.entry.service
-            && allowed.iter().filter(same).any(|a| entry(&a))
-        {
-            return (
-                Verdict::Accept,
-                format!("allow {}", super::build::service_words(s)),
-            );
+        let Some(service) = named.entry.service else {
+            continue;
+        };
+        if allowed.iter().filter(same).any(|a| entry(&a)) {
+            let words = super::build::service_words(service);
+            return (Verdict::Accept, format!("allow {words}"));
         }
     }
     let attached: Vec<IpNetwork> = attached.iter().map(|a| a.net).collect();
