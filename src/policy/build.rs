@@ -131,3 +131,28 @@ fn site(net: IpNetwork) -> Option<IpNetwork> {
     let base = Ipv6Addr::from_bits(net.ip().to_bits() & (u128::MAX << (128 - SITE)));
     Ipv6Network::new(base, SITE).ok().map(IpNetwork::V6)
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_site_around_a_global_prefix() {
+        for (net, around) in [
+            ("2001:db8:0:11ff::/64", Some("2001:db8:0:1100::/56")),
+            ("2001:db8:0:11ff::5/64", Some("2001:db8:0:1100::/56")),
+            ("3fff:1:2:3400::/57", Some("3fff:1:2:3400::/56")),
+            ("2001:db8:0:11ff:1::/80", Some("2001:db8:0:1100::/56")),
+            ("2001:db8:0:1100::/56", None),
+            ("2001:db8::/48", None),
+            ("2001:db8:0:11ff::5/128", None),
+            ("fd43::/64", None),
+            ("fe80::/64", None),
+            ("4000::/64", None),
+            ("10.0.0.0/24", None),
+        ] {
+            let meant = around.map(|n| n.parse().unwrap());
+            assert_eq!(site(net.parse().unwrap()), meant, "{net}");
+        }
+    }
+}

@@ -30,8 +30,8 @@ pub const OUTPUT: &str = "output";
 /// The regular chain that refuses, with [`OnBlock::Reject`].
 pub const BLOCKED: &str = "blocked";
 
-/// The whole document, in loading order: table, sets, chains, rules. Every rule bears its policy rule's name as comment
-/// and a counter.
+/// The whole document, in the order in which nft lists it: table, sets, chains, rules. Every rule of [`OUTPUT`] bears its
+/// policy rule's name as comment, and a counter.
 pub fn document(policy: &Policy) -> Nftables<'static> {
     let mut objects = vec![NfListObject::Table(Table {
         family: NfFamily::INet,
@@ -39,6 +39,18 @@ pub fn document(policy: &Policy) -> Nftables<'static> {
         handle: None,
     })];
     let mut rules = Vec::new();
+    let mut chains = Vec::new();
+    if policy.on_block == OnBlock::Reject {
+        chains.push(chain(BLOCKED));
+        rules.extend(refusals());
+    }
+    chains.push(Chain {
+        _type: Some(NfChainType::Filter),
+        hook: Some(NfHook::Output),
+        prio: Some(0),
+        policy: Some(NfChainPolicy::Drop),
+        ..chain(OUTPUT)
+    });
     for rule in &policy.rules {
         let (sets, lines) = rule_lines(rule);
         objects.extend(sets.into_iter().map(|s| NfListObject::Set(Box::new(s))));
@@ -48,17 +60,7 @@ pub fn document(policy: &Policy) -> Nftables<'static> {
             rules.push(nft_rule(OUTPUT, &rule.name, line));
         }
     }
-    if policy.on_block == OnBlock::Reject {
-        objects.push(NfListObject::Chain(chain(BLOCKED)));
-        objects.extend(refusals().map(NfListObject::Rule));
-    }
-    objects.push(NfListObject::Chain(Chain {
-        _type: Some(NfChainType::Filter),
-        hook: Some(NfHook::Output),
-        prio: Some(0),
-        policy: Some(NfChainPolicy::Drop),
-        ..chain(OUTPUT)
-    }));
+    objects.extend(chains.into_iter().map(NfListObject::Chain));
     objects.extend(rules.into_iter().map(NfListObject::Rule));
     let add = |object| NfObject::CmdObject(NfCmd::Add(object));
     Nftables {
@@ -296,4 +298,48 @@ fn range(first: Expression<'static>, last: Expression<'static>) -> Expression<'s
     Expression::Range(Box::new(Range {
         range: [first, last],
     }))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_of_sets() {
+        for (rule, v4) in [
+            ("attached", "attached4"),
+            ("link-local", "link_local4"),
+            ("allow tcp 445", "allow_tcp_445_4"),
+            ("allow udp 5064-5065", "allow_udp_5064_5065_4"),
+            ("net-4", "net_4_4"),
+            ("net", "net4"),
+        ] {
+            assert_eq!(set_name(rule, Family::V4), v4);
+        }
+        assert_eq!(set_name("attached", Family::V6), "attached6");
+    }
+
+    #[test]
+    fn elements_are_prefixes_addresses_and_ranges() {
+        let nets: Nets = ["10.0.1.0/24", "10.0.2.0/24", "10.0.9.0/24", "10.1.1.1"]
+            .iter()
+            .map(|n| n.parse::<ipnetwork::IpNetwork>().unwrap())
+            .collect();
+        let set = serde_json::to_value(set("x4".into(), Family::V4, &nets.v4)).unwrap();
+        assert_eq!(
+            set,
+            serde_json::json!({
+                "family": "inet",
+                "table": "claudejail",
+                "name": "x4",
+                "type": "ipv4_addr",
+                "flags": ["interval"],
+                "elem": [
+                    {"range": ["10.0.1.0", "10.0.2.255"]},
+                    {"prefix": {"addr": "10.0.9.0", "len": 24}},
+                    "10.1.1.1"
+                ]
+            })
+        );
+    }
 }

@@ -6,6 +6,8 @@ mod decide;
 pub mod document;
 pub mod embed;
 pub mod merge;
+#[cfg(test)]
+mod naive;
 pub mod ruleset;
 pub mod words;
 

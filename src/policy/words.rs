@@ -3,13 +3,15 @@
 use serde::Serialize;
 
 use super::build::service_words;
-use super::{Match, Policy, Verdict};
+use super::{Embedded, Match, Policy, Rule, Verdict};
 use crate::dest::{Allowed, Destination, Target};
 use crate::host::Attached;
 use crate::launch::OnBlock;
 
 /// How many networks a line of the table names before it only counts.
 const SHOWN: usize = 4;
+
+const EMBEDDED: &str = "Blocked IPv4 networks are blocked as IPv6 addresses that stand for them, too (mapped, NAT64, 6to4).\n";
 
 /// A rule of `--dry-run=json`. Serialised as `{n, name, match, verdict}`.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
@@ -43,13 +45,27 @@ pub fn rules(policy: &Policy) -> Vec<RuleView> {
     view(policy, usize::MAX)
 }
 
-/// The rules as an aligned table, one line each: number, name, what is matched (few networks, then how many more), verdict.
+/// The rules as an aligned table, one line each: number, name, verdict, what is matched (a few networks, then how many
+/// more).
 pub fn table(policy: &Policy) -> String {
     let rows = view(policy, SHOWN).into_iter();
-    aligned(
-        rows.map(|r| vec![r.n.to_string(), r.name, r.verdict.to_string(), r.r#match])
-            .collect(),
-    )
+    let digits = policy.rules.len().to_string().len();
+    let mut text = aligned(
+        rows.map(|r| {
+            vec![
+                format!("{:>digits$}", r.n),
+                r.name,
+                r.verdict.into(),
+                r.r#match,
+            ]
+        })
+        .collect(),
+    );
+    let embedded = |rule: &Rule| matches!(&rule.matches, Match::To { nets, embedded: Embedded::Yes, .. } if !nets.v4.is_empty());
+    if policy.rules.iter().any(embedded) {
+        text += EMBEDDED;
+    }
+    text
 }
 
 /// The attached networks as a table: network, device, where it was read.
@@ -186,4 +202,123 @@ fn aligned(rows: Vec<Vec<String>>) -> String {
         text.push('\n');
     }
     text
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::dest::{Proto, Service};
+    use crate::launch::{Firewall, Netns, PolicyName};
+    use crate::policy::Ruleset;
+
+    fn allowed() -> Vec<Allowed> {
+        let entry = |target, service, addresses: &[&str]| Allowed {
+            entry: Destination { target, service },
+            addresses: addresses.iter().map(|a| a.parse().unwrap()).collect(),
+        };
+        let net = |n: &str| Target::Net(n.parse().unwrap());
+        let service = |proto, first, last| Some(Service { proto, first, last });
+        vec![
+            entry(net("10.10.10.1"), None, &["10.10.10.1"]),
+            entry(
+                net("fd43::10"),
+                service(Proto::Tcp, 2049, 2049),
+                &["fd43::10"],
+            ),
+            entry(
+                net("192.168.7.0/28"),
+                service(Proto::Udp, 5064, 5065),
+                &["192.168.7.0/28"],
+            ),
+            entry(Target::Name("nas.lan".into()), None, &[]),
+        ]
+    }
+
+    fn attached() -> Vec<Attached> {
+        let attached = |net: &str, device: &str, source: &str| Attached {
+            net: net.parse().unwrap(),
+            device: device.into(),
+            source: source.into(),
+        };
+        vec![
+            attached("10.10.10.0/24", "eth0", "address 10.10.10.50"),
+            attached("100.100.7.9/32", "tailscale0", "route, table 52"),
+        ]
+    }
+
+    fn policy(on_block: OnBlock) -> Policy {
+        let name = PolicyName::BuiltIn("attached".into());
+        let firewall = Firewall {
+            policy: name.clone(),
+            allow: vec![],
+            home: [
+                "10.1.0.0",
+                "10.3.0.0",
+                "10.5.0.0",
+                "10.7.0.0",
+                "10.9.0.0",
+                "10.11.0.0",
+            ]
+            .map(|n| n.parse().unwrap())
+            .to_vec(),
+            on_block,
+            netns: Netns::Auto,
+        };
+        let ruleset = Ruleset::load(&name).unwrap();
+        Policy::build(&ruleset, &firewall, &allowed(), &attached())
+    }
+
+    #[test]
+    fn a_table_for_people() {
+        assert_eq!(
+            table(&policy(OnBlock::Drop)),
+            " 1  loopback             accept  the sandbox's own loopback interface
+ 2  neighbour discovery  accept  IPv6 neighbour discovery on the sandbox's link
+ 3  allow                accept  10.10.10.1
+ 4  allow tcp 2049       accept  tcp 2049: fd43::10
+ 5  allow udp 5064-5065  accept  udp 5064-5065: 192.168.7.0/28
+ 6  attached             drop    10.10.10.0/24, 100.100.7.9
+ 7  home                 drop    10.1.0.0, 10.3.0.0, 10.5.0.0, 10.7.0.0 and 2 more
+ 8  link-local           drop    169.254.0.0/16, fe80::/10
+ 9  multicast            drop    224.0.0.0/4, ff00::/8
+10  broadcast            drop    255.255.255.255
+11  internet             accept  everything else
+Blocked IPv4 networks are blocked as IPv6 addresses that stand for them, too (mapped, NAT64, 6to4).
+"
+        );
+    }
+
+    #[test]
+    fn attached_networks_and_allow_entries() {
+        assert_eq!(
+            attached_table(&attached()),
+            "\
+10.10.10.0/24  eth0        address 10.10.10.50
+100.100.7.9    tailscale0  route, table 52
+"
+        );
+        assert_eq!(
+            allowed_table(&allowed()),
+            "\
+10.10.10.1                    10.10.10.1
+[fd43::10]:2049/tcp           fd43::10
+192.168.7.0/28:5064-5065/udp  192.168.7.0/28
+nas.lan                       does not resolve
+"
+        );
+    }
+
+    #[test]
+    fn values_name_every_network() {
+        let rules = serde_json::to_value(rules(&policy(OnBlock::Reject))).unwrap();
+        assert_eq!(
+            rules[6],
+            serde_json::json!({
+                "n": 7,
+                "name": "home",
+                "match": "10.1.0.0, 10.3.0.0, 10.5.0.0, 10.7.0.0, 10.9.0.0, 10.11.0.0",
+                "verdict": "reject",
+            })
+        );
+    }
 }
