@@ -21,7 +21,7 @@ use nix::sys::signal::Signal;
 use nix::sys::signalfd::{SfdFlags, SignalFd};
 use nix::unistd::Pid;
 
-use super::plan::{FromInner, Plan, Start, ToInner, fd};
+use super::plan::{FromInner, Plan, Start, ToInner};
 use super::wire::{Channel, Received};
 use super::{EXIT_OURS, signals, system};
 use crate::netlink::{Builder, NLM_F_ACK, NLM_F_REQUEST, Netlink, messages};

@@ -228,7 +228,7 @@ fn prepare_firewall(
         allowed,
         uplink: uplink::uplink(&network),
         pasta,
-        resolv: Resolv::read(Path::new(RESOLV_CONF)).unwrap_or_default(),
+        resolv: Resolv::read(Path::new(RESOLV_CONF)).unwrap_or_else(|_| Resolv::parse("", |_| None)),
     })
 }
 
