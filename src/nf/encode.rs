@@ -260,3 +260,105 @@ impl Encoder<'_> {
         })
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::netlink::messages;
+    use crate::nf::ruleset::{BaseChain, Expr, Interval, KeyType, Verdict};
+
+    fn ruleset(elements: u128, rules: usize) -> Ruleset {
+        let rule = Rule {
+            exprs: vec![Expr::Verdict(Verdict::Accept)],
+            comment: Some("x".into()),
+        };
+        let interval = |n: u128| Interval {
+            first: 4 * n + 1,
+            last: 4 * n + 2,
+        };
+        Ruleset {
+            table: "t".into(),
+            sets: vec![Set {
+                name: "s".into(),
+                key: KeyType::Ipv6Addr,
+                elements: (0..elements).map(interval).collect(),
+            }],
+            chains: vec![Chain {
+                name: "c".into(),
+                base: Some(BaseChain {
+                    hook: Hook::Output,
+                    priority: 0,
+                    accept: false,
+                }),
+                rules: vec![rule; rules],
+            }],
+        }
+    }
+
+    fn kinds(batch: &Batch) -> Vec<u16> {
+        let found = messages(&batch.bytes).unwrap();
+        found.iter().map(|m| m.kind).collect()
+    }
+
+    #[test]
+    fn a_small_ruleset_is_one_transaction() {
+        let batches = encode(&ruleset(3, 1)).unwrap();
+        assert_eq!(batches.len(), 1);
+        assert_eq!(
+            kinds(&batches[0]),
+            [
+                NFNL_MSG_BATCH_BEGIN,
+                NFT_MSG_NEWTABLE,
+                NFT_MSG_NEWSET,
+                NFT_MSG_NEWSETELEM,
+                NFT_MSG_NEWCHAIN,
+                NFT_MSG_NEWRULE,
+                NFNL_MSG_BATCH_END
+            ]
+        );
+    }
+
+    #[test]
+    fn only_the_end_asks_for_an_acknowledgement() {
+        for batch in encode(&ruleset(5_000, 1)).unwrap() {
+            let found = messages(&batch.bytes).unwrap();
+            let (end, rest) = found.split_last().unwrap();
+            assert_ne!(end.flags & NLM_F_ACK, 0);
+            assert!(rest.iter().all(|m| m.flags & NLM_F_ACK == 0));
+            assert_eq!(end.seq, batch.last_seq());
+            assert_eq!(found.len(), batch.parts.len());
+        }
+    }
+
+    #[test]
+    fn a_large_set_is_split_and_the_rules_come_last() {
+        let wanted = ruleset(20_000, 2);
+        let batches = encode(&wanted).unwrap();
+        let mut found = Vec::new();
+        for batch in &batches {
+            assert!(batch.bytes.len() <= BATCH_BYTES + 2_000);
+            for message in messages(&batch.bytes).unwrap() {
+                if message.kind == NFT_MSG_NEWSETELEM {
+                    let key = KeyType::Ipv6Addr;
+                    crate::nf::decode::elements(message.payload, key, &mut found).unwrap();
+                }
+            }
+        }
+        let found = elements::intervals(KeyType::Ipv6Addr, found).unwrap();
+        assert_eq!(found, wanted.sets[0].elements);
+        let last = kinds(&batches[batches.len() - 1]);
+        assert_eq!(last[1], NFT_MSG_NEWCHAIN);
+        for batch in &batches[..batches.len() - 1] {
+            assert!(!kinds(batch).contains(&NFT_MSG_NEWCHAIN));
+        }
+        for pair in batches.windows(2) {
+            assert_eq!(pair[1].first_seq, pair[0].last_seq() + 1);
+        }
+    }
+
+    #[test]
+    fn too_many_rules_are_refused() {
+        let error = encode(&ruleset(0, 2_000)).unwrap_err();
+        assert!(format!("{error}").contains("fewer rules"), "{error}");
+    }
+}

@@ -183,6 +183,33 @@ pub enum Reject {
     IcmpxAdminProhibited,
 }
 
+/// As nft writes it.
+impl fmt::Display for BaseChain {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let hook = match self.hook {
+            Hook::Input => "input",
+            Hook::Output => "output",
+        };
+        let policy = if self.accept { "accept" } else { "drop" };
+        let priority = self.priority;
+        write!(
+            f,
+            "type filter hook {hook} priority {priority}; policy {policy}"
+        )
+    }
+}
+
+/// In the words of `nft --debug=netlink`.
+impl fmt::Display for Rule {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{:?}", self.exprs)?;
+        match &self.comment {
+            Some(comment) => write!(f, " ({comment})"),
+            None => Ok(()),
+        }
+    }
+}
+
 /// In the words of `nft --debug=netlink`.
 impl fmt::Debug for Expr {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {

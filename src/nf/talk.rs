@@ -194,13 +194,20 @@ impl<'a> Talk<'a> {
             )));
         }
         let after = self.generation().map_err(Failure::Unknown)?;
-        if after == before || !acknowledged && after != before.wrapping_add(1) {
+        if !confirmed(acknowledged, before, after) {
             return Err(Failure::Unknown(anyhow::anyhow!(
                 "nf_tables did not confirm the transaction (generation {before}, then {after})"
             )));
         }
         Ok(())
     }
+}
+
+/// Whether a transaction was made, by its acknowledgement or, without one, by the generations around it.
+fn confirmed(acknowledged: bool, before: u32, after: u32) -> bool {
+    // The kernel leaves 0 out when the number wraps round.
+    let next = before.checked_add(1).unwrap_or(1);
+    after == next || acknowledged && after != before
 }
 
 /// Why a batch failed.
@@ -210,4 +217,20 @@ pub enum Failure {
     Refused(anyhow::Error),
     /// It is not known whether the batch is there.
     Unknown(anyhow::Error),
+}
+
+#[cfg(test)]
+mod tests {
+    use super::confirmed;
+
+    #[test]
+    fn without_an_acknowledgement_the_generation_decides() {
+        assert!(confirmed(true, 7, 8));
+        assert!(confirmed(true, 7, 9));
+        assert!(confirmed(false, 7, 8));
+        assert!(confirmed(false, u32::MAX, 1));
+        assert!(!confirmed(false, 7, 9));
+        assert!(!confirmed(false, 7, 7));
+        assert!(!confirmed(true, 7, 7));
+    }
 }

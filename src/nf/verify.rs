@@ -7,7 +7,7 @@ use nix::libc::EINTR;
 
 use super::decode;
 use super::elements;
-use super::ruleset::{Chain, Interval, Rule, Ruleset, Set};
+use super::ruleset::{BaseChain, Chain, Interval, Rule, Ruleset, Set};
 use super::talk::Talk;
 use super::uapi::*;
 use crate::netlink::Netlink;
@@ -206,13 +206,14 @@ fn same_set(wanted: &Set, found: &Set) -> Result<()> {
 }
 
 fn same_chain(wanted: &Chain, found: &Chain) -> Result<()> {
+    let show = |b: Option<BaseChain>| b.map_or("no hook".to_owned(), |b| b.to_string());
     ensure!(
         wanted.base == found.base,
-        "hook {:?} is not the meant {:?}",
-        found.base,
-        wanted.base
+        "found {}, meant {}",
+        show(found.base),
+        show(wanted.base)
     );
-    let show = |r: Option<&Rule>| r.map_or("nothing".to_owned(), |r| format!("{r:?}"));
+    let show = |r: Option<&Rule>| r.map_or("nothing".to_owned(), |r| r.to_string());
     let longer = wanted.rules.len().max(found.rules.len());
     for n in 0..longer {
         let (a, b) = (wanted.rules.get(n), found.rules.get(n));
