@@ -6,6 +6,8 @@ mod documents;
 #[path = "nft_oracle/namespace.rs"]
 mod namespace;
 
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread;
 use std::time::{Duration, Instant};
 
 use claude_isolated::nf::{self, Interval, Ruleset};
@@ -166,6 +168,27 @@ fn other_tables_are_left_alone() {
     ns.nft("add table inet other; add chain inet other output; add rule inet other output log");
     ns.nft("add set inet other v4_0 { type ipv4_addr; }; add table ip claudejail; add chain ip claudejail x");
     nf::verify(&ns.netlink, &ruleset).unwrap();
+}
+
+/// A transaction between two parts of the reading makes it start again, not fail.
+#[test]
+fn changes_elsewhere_do_not_disturb() {
+    let (ns, ruleset) = loaded(&policy());
+    let done = AtomicBool::new(false);
+    thread::scope(|scope| {
+        scope.spawn(|| {
+            while !done.load(Ordering::Relaxed) {
+                ns.nft(&"add table ip other; delete table ip other\n".repeat(5));
+            }
+        });
+        let until = Instant::now() + Duration::from_millis(300);
+        let mut failed = None;
+        while failed.is_none() && Instant::now() < until {
+            failed = nf::verify(&ns.netlink, &ruleset).err();
+        }
+        done.store(true, Ordering::Relaxed);
+        assert!(failed.is_none(), "{failed:?}");
+    });
 }
 
 #[test]

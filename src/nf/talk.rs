@@ -6,11 +6,11 @@
 
 use std::io;
 
-use anyhow::{Context, Result, bail, ensure};
-use nix::libc::{EINTR, ENOBUFS, MSG_DONTWAIT, MSG_TRUNC};
+use anyhow::{Context, Result, anyhow, bail, ensure};
+use nix::libc::{EINTR, ENOBUFS, ENOENT, EOPNOTSUPP, MSG_DONTWAIT, MSG_TRUNC};
 
+use super::batch::Batch;
 use super::decode::be32;
-use super::encode::Batch;
 use super::uapi::*;
 use crate::netlink::{
     Builder, Message, NLM_F_DUMP, NLM_F_DUMP_INTR, NLM_F_REQUEST, NLMSG_DONE, NLMSG_ERROR, Netlink,
@@ -147,7 +147,10 @@ impl<'a> Talk<'a> {
             Ok(())
         };
         self.request(NFT_MSG_GETGEN, 0, NFPROTO_UNSPEC, |_| Ok(()), take)
-            .context("cannot read the nf_tables generation")?;
+            .context(
+                "cannot read the nf_tables generation; the kernel needs nf_tables (modprobe nf_tables) and this \
+                 process CAP_NET_ADMIN in the network namespace",
+            )?;
         generation.context("the kernel gave no nf_tables generation")
     }
 
@@ -189,13 +192,18 @@ impl<'a> Talk<'a> {
         if let Some((seq, errno)) = first {
             let what = &batch.parts[(seq - batch.first_seq) as usize];
             let error = io::Error::from_raw_os_error(errno);
-            return Err(Failure::Refused(anyhow::anyhow!(
-                "nf_tables refused {what}: {error}"
+            // What an expression needs is loaded by the kernel itself, where it has it.
+            let hint = match errno {
+                ENOENT | EOPNOTSUPP => "; a kernel module may be missing: modprobe nft_reject_inet",
+                _ => "",
+            };
+            return Err(Failure::Refused(anyhow!(
+                "nf_tables refused {what}: {error}{hint}"
             )));
         }
         let after = self.generation().map_err(Failure::Unknown)?;
         if !confirmed(acknowledged, before, after) {
-            return Err(Failure::Unknown(anyhow::anyhow!(
+            return Err(Failure::Unknown(anyhow!(
                 "nf_tables did not confirm the transaction (generation {before}, then {after})"
             )));
         }

@@ -21,13 +21,16 @@ const TRIES: usize = 10;
 /// `netlink` may have been opened in another network namespace, by another process. `Err` says what differs.
 pub fn verify(netlink: &Netlink, ruleset: &Ruleset) -> Result<()> {
     let mut talk = Talk::new(netlink)?;
-    for _ in 1..TRIES {
+    for _ in 0..TRIES {
         match read(&mut talk, ruleset) {
             Err(e) if interrupted(&e) => {}
             found => return compare(found, ruleset),
         }
     }
-    compare(read(&mut talk, ruleset), ruleset)
+    bail!(
+        "nftables table {} cannot be read back: nf_tables changed {TRIES} times while it was read",
+        ruleset.table
+    )
 }
 
 fn interrupted(error: &anyhow::Error) -> bool {
