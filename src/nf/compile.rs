@@ -196,7 +196,7 @@ impl Compiler {
             };
             let port = set.key == KeyType::InetService;
             ensure!(
-                set.key.len() == *len as usize && port == (*base == Base::Transport),
+                set.key.width() == *len as usize && port == (*base == Base::Transport),
                 "set {name} of type {} is looked up with another type",
                 set.key.name()
             );

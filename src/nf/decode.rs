@@ -126,7 +126,7 @@ fn set_key(a: &Attrs<'_>) -> Result<KeyType> {
     let Some(key) = all.into_iter().find(|k| k.number() == number) else {
         bail!("key type {number} is not one of ours");
     };
-    a.expect(NFTA_SET_KEY_LEN, key.len() as u32)?;
+    a.expect(NFTA_SET_KEY_LEN, key.width() as u32)?;
     ensure!(
         a.need(NFTA_SET_USERDATA)? == set_userdata(),
         "its user data (key byte order, comment) is not ours"

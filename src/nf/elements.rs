@@ -73,7 +73,7 @@ pub fn encode(b: &mut Builder, key: KeyType, bound: Bound, n: u16) -> Result<()>
         }
         let bytes = bound.value.to_be_bytes();
         b.nest(NFTA_SET_ELEM_KEY, |b| {
-            b.attr(NFTA_DATA_VALUE, &bytes[16 - key.len()..])
+            b.attr(NFTA_DATA_VALUE, &bytes[16 - key.width()..])
         })?;
         if bound.kind == BoundKind::OpenStart {
             b.attr(NFTA_SET_ELEM_USERDATA, &OPEN)?;
@@ -91,7 +91,7 @@ pub fn decode(key: KeyType, payload: &[u8]) -> Result<Bound> {
                 let data = Attrs::read(content)?;
                 data.only(&[NFTA_DATA_VALUE])?;
                 let bytes = data.need(NFTA_DATA_VALUE)?;
-                ensure!(bytes.len() == key.len(), "key of {} bytes", bytes.len());
+                ensure!(bytes.len() == key.width(), "key of {} bytes", bytes.len());
                 value = Some(bytes.iter().fold(0, |v, b| v << 8 | u128::from(*b)));
             }
             NFTA_SET_ELEM_FLAGS => flags = be32(content)?,

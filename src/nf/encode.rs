@@ -1,12 +1,13 @@
 //! A [`Ruleset`] as netlink batches.
 
-use anyhow::{Context, Result, ensure};
+use anyhow::{Result, ensure};
 
+use super::batch::{Batch, Open};
 use super::decode::{rule_userdata, set_userdata};
 use super::ruleset::{Chain, Hook, Rule, Ruleset, Set};
 use super::uapi::*;
 use super::{elements, expr};
-use crate::netlink::{Builder, NLM_F_ACK, NLM_F_APPEND, NLM_F_CREATE, NLM_F_EXCL, NLM_F_REQUEST};
+use crate::netlink::{Builder, NLM_F_APPEND, NLM_F_CREATE, NLM_F_EXCL};
 
 /// A batch is closed when it has reached this size. The send buffer holds about 200 KB (`net.core.wmem_default`), and
 /// the kernel counts more than the bytes against it.
@@ -15,22 +16,6 @@ const BATCH_BYTES: usize = 100_000;
 const ELEMENTS_BYTES: usize = 48_000;
 /// What the send buffer is sure to take.
 const BATCH_MAX: usize = 180_000;
-
-/// One transaction: begin, messages, end.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Batch {
-    pub bytes: Vec<u8>,
-    /// What each message adds, in words; message `n` of the batch, from 0, has the sequence number `first_seq + n`. The
-    /// first is the batch's begin, the last its end.
-    pub parts: Vec<String>,
-    pub first_seq: u32,
-}
-
-impl Batch {
-    pub fn last_seq(&self) -> u32 {
-        self.first_seq + self.parts.len() as u32 - 1
-    }
-}
 
 /// Encodes a ruleset: one batch where it fits; else the table and its sets, then elements, chains and rules last, so
 /// that no rule is ever there with a set that is not full.
@@ -78,16 +63,6 @@ pub fn encode(ruleset: &Ruleset) -> Result<Vec<Batch>> {
     Ok(e.done)
 }
 
-/// The batch that destroys a table.
-pub fn destroy(table: &str, seq: u32) -> Result<Batch> {
-    let mut open = Open::new(seq);
-    let what = || format!("removal of table {table}");
-    open.message(NFT_MSG_DELTABLE, 0, what, |b| {
-        b.attr_str(NFTA_TABLE_NAME, table)
-    })?;
-    Ok(open.close())
-}
-
 struct Encoder<'a> {
     ruleset: &'a Ruleset,
     done: Vec<Batch>,
@@ -95,62 +70,9 @@ struct Encoder<'a> {
     seq: u32,
 }
 
-struct Open {
-    builder: Builder,
-    parts: Vec<String>,
-    first_seq: u32,
-}
-
-impl Open {
-    fn new(first_seq: u32) -> Self {
-        let mut builder = Builder::default();
-        let header = nfgenmsg(NFPROTO_UNSPEC, NFNL_SUBSYS_NFTABLES);
-        builder.begin(NFNL_MSG_BATCH_BEGIN, NLM_F_REQUEST, first_seq, &header);
-        builder.end();
-        Self {
-            builder,
-            parts: vec!["transaction".to_owned()],
-            first_seq,
-        }
-    }
-
-    fn message(
-        &mut self,
-        kind: u16,
-        flags: u16,
-        what: impl FnOnce() -> String,
-        fill: impl FnOnce(&mut Builder) -> Result<()>,
-    ) -> Result<()> {
-        let what = what();
-        let seq = self.first_seq + self.parts.len() as u32;
-        let header = nfgenmsg(NFPROTO_INET, 0);
-        self.builder
-            .begin(kind, NLM_F_REQUEST | flags, seq, &header);
-        fill(&mut self.builder).with_context(|| format!("cannot encode {what}"))?;
-        self.builder.end();
-        self.parts.push(what);
-        Ok(())
-    }
-
-    /// The end asks for an acknowledgement: a batch that lost its end is dropped without a word.
-    fn close(mut self) -> Batch {
-        let header = nfgenmsg(NFPROTO_UNSPEC, NFNL_SUBSYS_NFTABLES);
-        let seq = self.first_seq + self.parts.len() as u32;
-        let flags = NLM_F_REQUEST | NLM_F_ACK;
-        self.builder.begin(NFNL_MSG_BATCH_END, flags, seq, &header);
-        self.builder.end();
-        self.parts.push("end of transaction".to_owned());
-        Batch {
-            bytes: self.builder.finish(),
-            parts: self.parts,
-            first_seq: self.first_seq,
-        }
-    }
-}
-
 impl Encoder<'_> {
     fn len(&self) -> usize {
-        self.open.as_ref().map_or(0, |o| o.builder.len())
+        self.open.as_ref().map_or(0, |o| o.size())
     }
 
     fn message(
@@ -181,7 +103,7 @@ impl Encoder<'_> {
             b.attr_str(NFTA_SET_NAME, &set.name)?;
             b.attr_be32(NFTA_SET_FLAGS, NFT_SET_INTERVAL)?;
             b.attr_be32(NFTA_SET_KEY_TYPE, set.key.number())?;
-            b.attr_be32(NFTA_SET_KEY_LEN, set.key.len() as u32)?;
+            b.attr_be32(NFTA_SET_KEY_LEN, set.key.width() as u32)?;
             b.attr_be32(NFTA_SET_ID, id)?;
             b.attr(NFTA_SET_USERDATA, &set_userdata())
         })
@@ -190,7 +112,7 @@ impl Encoder<'_> {
     fn elements(&mut self, set: &Set) -> Result<()> {
         let ruleset = self.ruleset;
         // A start and an end: headers, flags of the end, both keys padded.
-        let per_interval = 32 + 2 * set.key.len().next_multiple_of(4);
+        let per_interval = 32 + 2 * set.key.width().next_multiple_of(4);
         let mut leading = elements::leading(&set.elements);
         for chunk in set.elements.chunks(ELEMENTS_BYTES / per_interval) {
             if self.len() + chunk.len() * per_interval > BATCH_BYTES {
@@ -258,5 +180,107 @@ impl Encoder<'_> {
             }
             Ok(())
         })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::netlink::{NLM_F_ACK, messages};
+    use crate::nf::ruleset::{BaseChain, Expr, Interval, KeyType, Verdict};
+
+    fn ruleset(elements: u128, rules: usize) -> Ruleset {
+        let rule = Rule {
+            exprs: vec![Expr::Verdict(Verdict::Accept)],
+            comment: Some("x".into()),
+        };
+        let interval = |n: u128| Interval {
+            first: 4 * n + 1,
+            last: 4 * n + 2,
+        };
+        Ruleset {
+            table: "t".into(),
+            sets: vec![Set {
+                name: "s".into(),
+                key: KeyType::Ipv6Addr,
+                elements: (0..elements).map(interval).collect(),
+            }],
+            chains: vec![Chain {
+                name: "c".into(),
+                base: Some(BaseChain {
+                    hook: Hook::Output,
+                    priority: 0,
+                    accept: false,
+                }),
+                rules: vec![rule; rules],
+            }],
+        }
+    }
+
+    fn kinds(batch: &Batch) -> Vec<u16> {
+        let found = messages(&batch.bytes).unwrap();
+        found.iter().map(|m| m.kind).collect()
+    }
+
+    #[test]
+    fn a_small_ruleset_is_one_transaction() {
+        let batches = encode(&ruleset(3, 1)).unwrap();
+        assert_eq!(batches.len(), 1);
+        assert_eq!(
+            kinds(&batches[0]),
+            [
+                NFNL_MSG_BATCH_BEGIN,
+                NFT_MSG_NEWTABLE,
+                NFT_MSG_NEWSET,
+                NFT_MSG_NEWSETELEM,
+                NFT_MSG_NEWCHAIN,
+                NFT_MSG_NEWRULE,
+                NFNL_MSG_BATCH_END
+            ]
+        );
+    }
+
+    #[test]
+    fn only_the_end_asks_for_an_acknowledgement() {
+        for batch in encode(&ruleset(5_000, 1)).unwrap() {
+            let found = messages(&batch.bytes).unwrap();
+            let (end, rest) = found.split_last().unwrap();
+            assert_ne!(end.flags & NLM_F_ACK, 0);
+            assert!(rest.iter().all(|m| m.flags & NLM_F_ACK == 0));
+            assert_eq!(end.seq, batch.last_seq());
+            assert_eq!(found.len(), batch.parts.len());
+        }
+    }
+
+    #[test]
+    fn a_large_set_is_split_and_the_rules_come_last() {
+        let wanted = ruleset(20_000, 2);
+        let batches = encode(&wanted).unwrap();
+        let mut found = Vec::new();
+        for batch in &batches {
+            assert!(batch.bytes.len() <= BATCH_BYTES + 2_000);
+            for message in messages(&batch.bytes).unwrap() {
+                if message.kind == NFT_MSG_NEWSETELEM {
+                    let key = KeyType::Ipv6Addr;
+                    crate::nf::decode::elements(message.payload, key, &mut found).unwrap();
+                }
+            }
+        }
+        let found = elements::intervals(KeyType::Ipv6Addr, found).unwrap();
+        assert_eq!(found, wanted.sets[0].elements);
+        let last = kinds(&batches[batches.len() - 1]);
+        assert_eq!(last[1], NFT_MSG_NEWCHAIN);
+        for batch in &batches[..batches.len() - 1] {
+            assert!(!kinds(batch).contains(&NFT_MSG_NEWCHAIN));
+        }
+        for pair in batches.windows(2) {
+            assert_eq!(pair[1].first_seq, pair[0].last_seq() + 1);
+        }
+    }
+
+    #[test]
+    fn too_many_rules_are_refused() {
+        let error = encode(&ruleset(0, 2_000)).unwrap_err();
+        assert!(format!("{error}").contains("fewer rules"), "{error}");
     }
 }

@@ -2,7 +2,8 @@
 
 use anyhow::{Context, Result};
 
-use super::encode::{destroy, encode};
+use super::batch::destroy;
+use super::encode::encode;
 use super::ruleset::Ruleset;
 use super::talk::{Failure, Talk};
 use crate::netlink::Netlink;

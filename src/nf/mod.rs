@@ -7,11 +7,13 @@
 //! in and on the way back. The bytes are those that nft 1.0.6 sends for the same document, dependencies between
 //! protocols included, so that nft lists the table as if it had loaded it.
 
+mod batch;
 mod compile;
 mod decode;
 mod elements;
 mod encode;
 mod expr;
+mod field;
 mod load;
 mod rule;
 mod ruleset;
@@ -20,8 +22,9 @@ mod uapi;
 mod value;
 mod verify;
 
+pub use batch::Batch;
 pub use compile::compile;
-pub use encode::{Batch, encode};
+pub use encode::encode;
 pub use load::load;
 pub use ruleset::{
     Base, BaseChain, Chain, CmpOp, Expr, Hook, Interval, KeyType, MetaKey, Reject, Rule, Ruleset,

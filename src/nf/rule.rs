@@ -5,14 +5,13 @@
 
 use anyhow::{Context, Result, bail, ensure};
 use nftables::expr::MetaKey as DocKey;
-use nftables::expr::{BinaryOperation, Expression, Meta, NamedExpression, Payload, PayloadField};
+use nftables::expr::{BinaryOperation, Expression, Meta, NamedExpression, Payload};
 use nftables::stmt::{Counter, Match, Operator, RejectType, Statement};
 use nftables::types::RejectCode;
 
-use super::ruleset::{Base, CmpOp, Expr, KeyType, MetaKey, Reject, Verdict};
-use super::uapi::{
-    IPPROTO_ICMP, IPPROTO_ICMPV6, IPPROTO_TCP, IPPROTO_UDP, NFPROTO_IPV4, NFPROTO_IPV6,
-};
+use super::field::{Field, Needs, field};
+use super::ruleset::{CmpOp, Expr, KeyType, MetaKey, Reject, Verdict};
+use super::uapi::IPPROTO_TCP;
 use super::value::{Kind, Span};
 
 /// Interface names are compared whole: 15 bytes and a NUL (`IFNAMSIZ`, `linux/if.h`).
@@ -37,61 +36,6 @@ struct Lowering {
     nfproto: Option<u8>,
     l4proto: Option<u8>,
     decided: bool,
-}
-
-/// Where a header field is, and what must be known of the packet before it is read.
-struct Field {
-    base: Base,
-    offset: u32,
-    kind: Kind,
-    needs: Needs,
-}
-
-#[derive(Clone, Copy)]
-enum Needs {
-    Nothing,
-    Nfproto(u8),
-    L4proto(u8),
-    /// ICMP belongs to one network protocol: both are checked unless the transport protocol is known already.
-    Icmp {
-        l4proto: u8,
-        nfproto: u8,
-    },
-}
-
-/// Offsets: RFC 791, RFC 8200, RFC 9293, RFC 768, RFC 792, RFC 4443.
-fn field(field: &PayloadField<'_>) -> Result<Field> {
-    let v4 = Kind::Key(KeyType::Ipv4Addr);
-    let v6 = Kind::Key(KeyType::Ipv6Addr);
-    let port = Kind::Key(KeyType::InetService);
-    let (ip, ip6) = (Needs::Nfproto(NFPROTO_IPV4), Needs::Nfproto(NFPROTO_IPV6));
-    let icmp = Needs::Icmp {
-        l4proto: IPPROTO_ICMP,
-        nfproto: NFPROTO_IPV4,
-    };
-    let icmpv6 = Needs::Icmp {
-        l4proto: IPPROTO_ICMPV6,
-        nfproto: NFPROTO_IPV6,
-    };
-    let (base, offset, kind, needs) = match (&*field.protocol, &*field.field) {
-        ("ip", "saddr") => (Base::Network, 12, v4, ip),
-        ("ip", "daddr") => (Base::Network, 16, v4, ip),
-        ("ip6", "hoplimit") => (Base::Network, 7, Kind::Byte, ip6),
-        ("ip6", "saddr") => (Base::Network, 8, v6, ip6),
-        ("ip6", "daddr") => (Base::Network, 24, v6, ip6),
-        ("icmp", "type") => (Base::Transport, 0, Kind::IcmpType, icmp),
-        ("icmpv6", "type") => (Base::Transport, 0, Kind::Icmpv6Type, icmpv6),
-        ("tcp", "dport") => (Base::Transport, 2, port, Needs::L4proto(IPPROTO_TCP)),
-        ("udp", "dport") => (Base::Transport, 2, port, Needs::L4proto(IPPROTO_UDP)),
-        ("th", "dport") => (Base::Transport, 2, port, Needs::Nothing),
-        (protocol, field) => bail!("payload field {protocol} {field} is not supported"),
-    };
-    Ok(Field {
-        base,
-        offset,
-        kind,
-        needs,
-    })
 }
 
 impl Lowering {
@@ -208,23 +152,18 @@ impl Lowering {
     }
 
     fn payload(&mut self, field: &Field, equal: bool, right: &Expression<'_>) -> Result<()> {
-        if let Expression::String(name) = right
-            && let Some(set) = name.strip_prefix('@')
-        {
+        if let Some(set) = set_name(right) {
             ensure!(
                 matches!(field.kind, Kind::Key(_)),
                 "@{set}: only addresses and ports are looked up in sets"
             );
-            self.load(field, field.kind.len());
-            self.exprs.push(Expr::Lookup {
-                set: set.to_owned(),
-                invert: !equal,
-            });
+            self.load(field, field.kind.width());
+            self.lookup(set, equal);
             return Ok(());
         }
         let span = Span::parse(field.kind, right)?;
         let Span::Prefix(addr, bits) = span else {
-            self.load(field, field.kind.len());
+            self.load(field, field.kind.width());
             self.compare(field.kind, span, equal);
             return Ok(());
         };
@@ -234,8 +173,8 @@ impl Lowering {
             value.truncate(bits / 8);
             self.load(field, bits / 8);
         } else {
-            self.load(field, field.kind.len());
-            let mask = prefix_mask(bits, field.kind.len());
+            self.load(field, field.kind.width());
+            let mask = prefix_mask(bits, field.kind.width());
             self.exprs.push(Expr::Bitwise { mask });
         }
         self.cmp(equal, value);
@@ -254,17 +193,12 @@ impl Lowering {
             "only addresses are masked"
         );
         let mask = field.kind.number(mask)?;
-        if let Expression::String(set) = right
-            && let Some(set) = set.strip_prefix('@')
-        {
-            self.load(field, field.kind.len());
+        if let Some(set) = set_name(right) {
+            self.load(field, field.kind.width());
             self.exprs.push(Expr::Bitwise {
                 mask: field.kind.bytes(mask),
             });
-            self.exprs.push(Expr::Lookup {
-                set: set.into(),
-                invert: !equal,
-            });
+            self.lookup(set, equal);
             return Ok(());
         }
         let value = field.kind.number(right)?;
@@ -272,7 +206,7 @@ impl Lowering {
             value & !mask == 0,
             "{right:?} has bits outside the mask: it is never equal"
         );
-        self.load(field, field.kind.len());
+        self.load(field, field.kind.width());
         self.exprs.push(Expr::Bitwise {
             mask: field.kind.bytes(mask),
         });
@@ -312,6 +246,13 @@ impl Lowering {
             }
         }
         Ok(())
+    }
+
+    fn lookup(&mut self, set: &str, equal: bool) {
+        self.exprs.push(Expr::Lookup {
+            set: set.to_owned(),
+            invert: !equal,
+        });
     }
 
     fn load(&mut self, field: &Field, len: usize) {
@@ -363,4 +304,12 @@ fn prefix_mask(bits: usize, len: usize) -> Vec<u8> {
         u128::MAX << (128 - bits)
     };
     ones.to_be_bytes()[..len].to_vec()
+}
+
+/// The set that `"@name"` refers to.
+fn set_name<'a>(right: &'a Expression<'_>) -> Option<&'a str> {
+    match right {
+        Expression::String(name) => name.strip_prefix('@'),
+        _ => None,
+    }
 }

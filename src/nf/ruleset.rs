@@ -36,7 +36,7 @@ pub enum KeyType {
 
 impl KeyType {
     /// Width in bytes.
-    pub fn len(self) -> usize {
+    pub fn width(self) -> usize {
         match self {
             KeyType::Ipv4Addr => 4,
             KeyType::Ipv6Addr => 16,
@@ -46,7 +46,7 @@ impl KeyType {
 
     /// The highest value.
     pub fn max(self) -> u128 {
-        u128::MAX >> (128 - 8 * self.len())
+        u128::MAX >> (128 - 8 * self.width())
     }
 
     /// nft's number of the type (`nft describe`), which the kernel stores for it.
@@ -181,6 +181,33 @@ pub enum Reject {
     TcpReset,
     /// ICMP or ICMPv6 "administratively prohibited", by the packet's family.
     IcmpxAdminProhibited,
+}
+
+/// As nft writes it.
+impl fmt::Display for BaseChain {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let hook = match self.hook {
+            Hook::Input => "input",
+            Hook::Output => "output",
+        };
+        let policy = if self.accept { "accept" } else { "drop" };
+        let priority = self.priority;
+        write!(
+            f,
+            "type filter hook {hook} priority {priority}; policy {policy}"
+        )
+    }
+}
+
+/// In the words of `nft --debug=netlink`.
+impl fmt::Display for Rule {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{:?}", self.exprs)?;
+        match &self.comment {
+            Some(comment) => write!(f, " ({comment})"),
+            None => Ok(()),
+        }
+    }
 }
 
 /// In the words of `nft --debug=netlink`.

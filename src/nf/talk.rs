@@ -6,11 +6,11 @@
 
 use std::io;
 
-use anyhow::{Context, Result, bail, ensure};
-use nix::libc::{EINTR, ENOBUFS, MSG_DONTWAIT, MSG_TRUNC};
+use anyhow::{Context, Result, anyhow, bail, ensure};
+use nix::libc::{EINTR, ENOBUFS, ENOENT, EOPNOTSUPP, MSG_DONTWAIT, MSG_TRUNC};
 
+use super::batch::Batch;
 use super::decode::be32;
-use super::encode::Batch;
 use super::uapi::*;
 use crate::netlink::{
     Builder, Message, NLM_F_DUMP, NLM_F_DUMP_INTR, NLM_F_REQUEST, NLMSG_DONE, NLMSG_ERROR, Netlink,
@@ -147,7 +147,10 @@ impl<'a> Talk<'a> {
             Ok(())
         };
         self.request(NFT_MSG_GETGEN, 0, NFPROTO_UNSPEC, |_| Ok(()), take)
-            .context("cannot read the nf_tables generation")?;
+            .context(
+                "cannot read the nf_tables generation; the kernel needs nf_tables (modprobe nf_tables) and this \
+                 process CAP_NET_ADMIN in the network namespace",
+            )?;
         generation.context("the kernel gave no nf_tables generation")
     }
 
@@ -177,10 +180,10 @@ impl<'a> Talk<'a> {
                 let ours = (batch.first_seq..=batch.last_seq()).contains(&message.seq);
                 match message.errno() {
                     Some(0) if message.seq == batch.last_seq() => acknowledged = true,
-                    Some(errno) if ours && errno != 0 => {
-                        if first.is_none_or(|(_, e)| e == ENOBUFS) {
-                            first = Some((message.seq, errno));
-                        }
+                    Some(errno)
+                        if ours && errno != 0 && first.is_none_or(|(_, e)| e == ENOBUFS) =>
+                    {
+                        first = Some((message.seq, errno));
                     }
                     _ => {}
                 }
@@ -189,18 +192,30 @@ impl<'a> Talk<'a> {
         if let Some((seq, errno)) = first {
             let what = &batch.parts[(seq - batch.first_seq) as usize];
             let error = io::Error::from_raw_os_error(errno);
-            return Err(Failure::Refused(anyhow::anyhow!(
-                "nf_tables refused {what}: {error}"
+            // What an expression needs is loaded by the kernel itself, where it has it.
+            let hint = match errno {
+                ENOENT | EOPNOTSUPP => "; a kernel module may be missing: modprobe nft_reject_inet",
+                _ => "",
+            };
+            return Err(Failure::Refused(anyhow!(
+                "nf_tables refused {what}: {error}{hint}"
             )));
         }
         let after = self.generation().map_err(Failure::Unknown)?;
-        if after == before || !acknowledged && after != before.wrapping_add(1) {
-            return Err(Failure::Unknown(anyhow::anyhow!(
+        if !confirmed(acknowledged, before, after) {
+            return Err(Failure::Unknown(anyhow!(
                 "nf_tables did not confirm the transaction (generation {before}, then {after})"
             )));
         }
         Ok(())
     }
+}
+
+/// Whether a transaction was made, by its acknowledgement or, without one, by the generations around it.
+fn confirmed(acknowledged: bool, before: u32, after: u32) -> bool {
+    // The kernel leaves 0 out when the number wraps round.
+    let next = before.checked_add(1).unwrap_or(1);
+    after == next || acknowledged && after != before
 }
 
 /// Why a batch failed.
@@ -210,4 +225,20 @@ pub enum Failure {
     Refused(anyhow::Error),
     /// It is not known whether the batch is there.
     Unknown(anyhow::Error),
+}
+
+#[cfg(test)]
+mod tests {
+    use super::confirmed;
+
+    #[test]
+    fn without_an_acknowledgement_the_generation_decides() {
+        assert!(confirmed(true, 7, 8));
+        assert!(confirmed(true, 7, 9));
+        assert!(confirmed(false, 7, 8));
+        assert!(confirmed(false, u32::MAX, 1));
+        assert!(!confirmed(false, 7, 9));
+        assert!(!confirmed(false, 7, 7));
+        assert!(!confirmed(true, 7, 7));
+    }
 }

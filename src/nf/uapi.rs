@@ -85,9 +85,9 @@ pub const NFTA_SET_ID: u16 = 10;
 pub const NFTA_SET_USERDATA: u16 = 13;
 pub const NFTA_SET_PAD: u16 = 14;
 pub const NFTA_SET_HANDLE: u16 = 16;
-/// The kernel's own name for the set's data structure; since Linux 6.14.
+/// The kernel's own name for the set's data structure; since Linux 6.16.
 pub const NFTA_SET_TYPE: u16 = 19;
-/// The number of elements; since Linux 6.14.
+/// The number of elements; since Linux 6.16.
 pub const NFTA_SET_COUNT: u16 = 20;
 pub const NFT_SET_INTERVAL: u32 = 4;
 

@@ -45,16 +45,16 @@ const ICMPV6: &[(&str, u8)] = &[
 
 impl Kind {
     /// Width in bytes.
-    pub fn len(self) -> usize {
+    pub fn width(self) -> usize {
         match self {
-            Kind::Key(key) => key.len(),
+            Kind::Key(key) => key.width(),
             _ => 1,
         }
     }
 
     /// The value in network order.
     pub fn bytes(self, value: u128) -> Vec<u8> {
-        value.to_be_bytes()[16 - self.len()..].to_vec()
+        value.to_be_bytes()[16 - self.width()..].to_vec()
     }
 
     fn symbols(self) -> &'static [(&'static str, u8)] {
@@ -91,7 +91,7 @@ impl Kind {
                 Ok(addr.into())
             }
             (Kind::Key(KeyType::Ipv4Addr | KeyType::Ipv6Addr), _) => Err(bad()),
-            (_, Expression::Number(n)) if (*n as u128) < 1 << (8 * self.len()) => Ok((*n).into()),
+            (_, Expression::Number(n)) if (*n as u128) < 1 << (8 * self.width()) => Ok((*n).into()),
             (_, Expression::String(s)) => self
                 .symbols()
                 .iter()
@@ -120,7 +120,7 @@ impl Span {
                     bail!("{expr:?}: only addresses have prefixes");
                 };
                 let addr = kind.number(&prefix.addr)?;
-                let (len, bits) = (prefix.len as usize, 8 * key.len());
+                let (len, bits) = (prefix.len as usize, 8 * key.width());
                 ensure!(len <= bits, "{expr:?}: prefix longer than {bits} bits");
                 ensure!(
                     addr & host_bits(key, len) == 0,

@@ -7,7 +7,7 @@ use nix::libc::EINTR;
 
 use super::decode;
 use super::elements;
-use super::ruleset::{Chain, Interval, Rule, Ruleset, Set};
+use super::ruleset::{BaseChain, Chain, Interval, Rule, Ruleset, Set};
 use super::talk::Talk;
 use super::uapi::*;
 use crate::netlink::Netlink;
@@ -21,13 +21,16 @@ const TRIES: usize = 10;
 /// `netlink` may have been opened in another network namespace, by another process. `Err` says what differs.
 pub fn verify(netlink: &Netlink, ruleset: &Ruleset) -> Result<()> {
     let mut talk = Talk::new(netlink)?;
-    for _ in 1..TRIES {
+    for _ in 0..TRIES {
         match read(&mut talk, ruleset) {
             Err(e) if interrupted(&e) => {}
             found => return compare(found, ruleset),
         }
     }
-    compare(read(&mut talk, ruleset), ruleset)
+    bail!(
+        "nftables table {} cannot be read back: nf_tables changed {TRIES} times while it was read",
+        ruleset.table
+    )
 }
 
 fn interrupted(error: &anyhow::Error) -> bool {
@@ -206,13 +209,14 @@ fn same_set(wanted: &Set, found: &Set) -> Result<()> {
 }
 
 fn same_chain(wanted: &Chain, found: &Chain) -> Result<()> {
+    let show = |b: Option<BaseChain>| b.map_or("no hook".to_owned(), |b| b.to_string());
     ensure!(
         wanted.base == found.base,
-        "hook {:?} is not the meant {:?}",
-        found.base,
-        wanted.base
+        "found {}, meant {}",
+        show(found.base),
+        show(wanted.base)
     );
-    let show = |r: Option<&Rule>| r.map_or("nothing".to_owned(), |r| format!("{r:?}"));
+    let show = |r: Option<&Rule>| r.map_or("nothing".to_owned(), |r| r.to_string());
     let longer = wanted.rules.len().max(found.rules.len());
     for n in 0..longer {
         let (a, b) = (wanted.rules.get(n), found.rules.get(n));

@@ -18,11 +18,17 @@ pub const BASHRC: &str = "/.claude-isolated/bashrc";
 pub const CLAUDE_STATE: [&str; 2] = [".claude", ".claude.json"];
 
 const SYSTEM: &[&str] = &[
-    "/usr", "/bin", "/sbin", "/lib", "/lib32", "/lib64", "/opt", "/nix", "/gnu", "/etc", "/run", "/var",
+    "/usr", "/bin", "/sbin", "/lib", "/lib32", "/lib64", "/opt", "/nix", "/gnu", "/etc", "/run",
+    "/var",
 ];
 /// Kernel interfaces that bwrap leaves writable for root (seen with 0.8: core_pattern) are covered in every mode.
-const PROC_READ_ONLY: &[&str] =
-    &["/proc/sys", "/proc/sysrq-trigger", "/proc/irq", "/proc/bus", "/proc/fs"];
+const PROC_READ_ONLY: &[&str] = &[
+    "/proc/sys",
+    "/proc/sysrq-trigger",
+    "/proc/irq",
+    "/proc/bus",
+    "/proc/fs",
+];
 
 /// What the layout is made from. Paths are absolute; `home` and `cwd` are resolved.
 #[derive(Debug)]
@@ -59,20 +65,28 @@ pub fn layout(facts: &Facts) -> (Layout, Vec<String>) {
     asked_for(&mut layout, facts, &mut warnings);
     if let Some((path, fd)) = facts.resolv {
         match fd {
-            Some(fd) => layout.push(Mount::Data { fd, to: path.to_path_buf() }),
+            Some(fd) => layout.push(Mount::Data {
+                fd,
+                to: path.to_path_buf(),
+            }),
             None if !layout.shows(path) => layout.bind_existing(path, Access::ReadOnly),
             None => {}
         }
     }
     for file in facts.protected {
-        let Ok(real) = file.canonicalize() else { continue };
+        let Ok(real) = file.canonicalize() else {
+            continue;
+        };
         if layout.writable(&real) {
             layout.cover(&real, Access::ReadOnly);
         }
     }
     layout.bind_at(facts.self_exe, Path::new(INIT), Access::ReadOnly);
     if let Some(fd) = facts.bashrc {
-        layout.push(Mount::Data { fd, to: BASHRC.into() });
+        layout.push(Mount::Data {
+            fd,
+            to: BASHRC.into(),
+        });
     }
     (layout, warnings)
 }
@@ -94,7 +108,11 @@ fn system(layout: &mut Layout, home: &Path) {
         layout.bind(usb, Access::Devices);
     }
     // Some systems keep home directories below /var.
-    let home_mount = if layout.shows(home) { Mount::Tmpfs } else { Mount::Dir };
+    let home_mount = if layout.shows(home) {
+        Mount::Tmpfs
+    } else {
+        Mount::Dir
+    };
     layout.push(home_mount(home.to_path_buf()));
 }
 
@@ -109,7 +127,10 @@ fn home(layout: &mut Layout, facts: &Facts) {
     for path in CLAUDE_STATE {
         layout.bind_existing(&in_home(path), Access::ReadWrite);
     }
-    if let Some(dir) = facts.claude_config_dir.filter(|dir| dir.is_dir() && !layout.writable(dir)) {
+    if let Some(dir) = facts
+        .claude_config_dir
+        .filter(|dir| dir.is_dir() && !layout.writable(dir))
+    {
         layout.bind(dir, Access::ReadWrite);
     }
     for file in [".gitconfig", ".pypirc", ".config/pip/pip.conf"] {
@@ -157,8 +178,12 @@ fn show_unless_wide(layout: &mut Layout, dir: &Path, home: &Path) -> bool {
         return true;
     }
     let wide = home.starts_with(dir)
-        || [".local", ".config", ".cache", ".local/share"].iter().any(|wide| dir == home.join(wide))
-        || ["/tmp", "/var/tmp", "/mnt", "/media", "/srv", "/root"].iter().any(|wide| dir == Path::new(wide));
+        || [".local", ".config", ".cache", ".local/share"]
+            .iter()
+            .any(|wide| dir == home.join(wide))
+        || ["/tmp", "/var/tmp", "/mnt", "/media", "/srv", "/root"]
+            .iter()
+            .any(|wide| dir == Path::new(wide));
     if !wide {
         layout.bind_existing(dir, Access::ReadOnly);
     }
@@ -174,10 +199,15 @@ fn asked_for(layout: &mut Layout, facts: &Facts, warnings: &mut Vec<String>) {
             warnings.push(format!("{} is not mounted: left out", nas.display()));
         }
     }
-    let asked = [(&facts.filesystem.read, Access::ReadOnly), (&facts.filesystem.write, Access::ReadWrite)];
+    let asked = [
+        (&facts.filesystem.read, Access::ReadOnly),
+        (&facts.filesystem.write, Access::ReadWrite),
+    ];
     for (paths, access) in asked {
         for path in paths {
-            let Ok(real) = path.canonicalize() else { continue };
+            let Ok(real) = path.canonicalize() else {
+                continue;
+            };
             layout.cover(&real, access);
             // Named through a link: found under that name too.
             if *path != real && !layout.shows(path) {
@@ -211,7 +241,9 @@ fn mounted_type(mountinfo: &str, path: &Path) -> Option<String> {
 fn unescape(field: &str) -> OsString {
     ["\\040 ", "\\011\t", "\\012\n", "\\134\\"]
         .iter()
-        .fold(field.to_string(), |text, pair| text.replace(&pair[..4], &pair[4..]))
+        .fold(field.to_string(), |text, pair| {
+            text.replace(&pair[..4], &pair[4..])
+        })
         .into()
 }
 
@@ -224,8 +256,14 @@ mod tests {
         let info = "30 1 0:5 / /mnt/nas rw - autofs systemd-1 rw\n\
             31 30 0:6 / /mnt/nas rw,relatime shared:1 - nfs4 nas:/x rw\n\
             32 1 0:7 / /mnt/with\\040space rw - autofs y rw\n";
-        assert_eq!(mounted_type(info, Path::new("/mnt/nas")).as_deref(), Some("nfs4"));
-        assert_eq!(mounted_type(info, Path::new("/mnt/with space")).as_deref(), Some("autofs"));
+        assert_eq!(
+            mounted_type(info, Path::new("/mnt/nas")).as_deref(),
+            Some("nfs4")
+        );
+        assert_eq!(
+            mounted_type(info, Path::new("/mnt/with space")).as_deref(),
+            Some("autofs")
+        );
         assert_eq!(mounted_type(info, Path::new("/mnt")), None);
     }
 }

@@ -35,7 +35,13 @@ pub fn argv(inputs: &Inputs) -> Vec<OsString> {
     argv.push("--gid".into());
     argv.push(inputs.gid.to_string().into());
     let fixed = [
-        "--unshare-pid", "--unshare-ipc", "--unshare-uts", "--as-pid-1", "--die-with-parent", "--cap-drop", "ALL",
+        "--unshare-pid",
+        "--unshare-ipc",
+        "--unshare-uts",
+        "--as-pid-1",
+        "--die-with-parent",
+        "--cap-drop",
+        "ALL",
     ];
     argv.extend(fixed.map(OsString::from));
     if inputs.seccomp {

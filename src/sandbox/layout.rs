@@ -8,14 +8,21 @@ use std::path::{Path, PathBuf};
 /// One mount. Destinations are absolute paths inside the sandbox.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Mount {
-    Bind { from: PathBuf, to: PathBuf, access: Access },
+    Bind {
+        from: PathBuf,
+        to: PathBuf,
+        access: Access,
+    },
     Tmpfs(PathBuf),
     Proc(PathBuf),
     Dev(PathBuf),
     /// A directory that need not be on the host.
     Dir(PathBuf),
     /// The bytes of an inherited descriptor, as a read-only file.
-    Data { fd: RawFd, to: PathBuf },
+    Data {
+        fd: RawFd,
+        to: PathBuf,
+    },
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -80,13 +87,19 @@ impl Layout {
     pub fn writable(&self, path: &Path) -> bool {
         matches!(
             self.over(path),
-            Some(Mount::Bind { access: Access::ReadWrite | Access::Devices, .. })
+            Some(Mount::Bind {
+                access: Access::ReadWrite | Access::Devices,
+                ..
+            })
         )
     }
 
     /// The mount that decides what `path` is.
     fn over(&self, path: &Path) -> Option<&Mount> {
-        let covering = self.mounts.iter().filter(|mount| path.starts_with(mount.to()));
+        let covering = self
+            .mounts
+            .iter()
+            .filter(|mount| path.starts_with(mount.to()));
         covering.max_by_key(|mount| mount.to().components().count())
     }
 
@@ -138,14 +151,22 @@ mod tests {
         layout.bind(Path::new("/tmp/work/.config"), Access::ReadOnly);
         layout.bind(Path::new("/tmp/work"), Access::ReadWrite);
         layout.push(Mount::Tmpfs("/tmp".into()));
-        layout.push(Mount::Data { fd: 12, to: "/etc/resolv.conf".into() });
+        layout.push(Mount::Data {
+            fd: 12,
+            to: "/etc/resolv.conf".into(),
+        });
         layout
     }
 
     #[test]
     fn the_deepest_mount_over_a_path_decides() {
         let layout = sample();
-        let shown = |path: &str| (layout.shows(Path::new(path)), layout.writable(Path::new(path)));
+        let shown = |path: &str| {
+            (
+                layout.shows(Path::new(path)),
+                layout.writable(Path::new(path)),
+            )
+        };
         assert_eq!(shown("/usr/bin/env"), (true, false));
         assert_eq!(shown("/tmp/other"), (false, false));
         assert_eq!(shown("/tmp/work/src"), (true, true));
@@ -170,8 +191,11 @@ mod tests {
         let expected = "--ro-bind /usr /usr --tmpfs /tmp --bind /tmp/work /tmp/work \
             --perms 0444 --ro-bind-data 12 /etc/resolv.conf \
             --ro-bind /tmp/work/.config /tmp/work/.config";
-        let args: Vec<String> =
-            sample().args().into_iter().map(|arg| arg.into_string().unwrap()).collect();
+        let args: Vec<String> = sample()
+            .args()
+            .into_iter()
+            .map(|arg| arg.into_string().unwrap())
+            .collect();
         assert_eq!(args.join(" "), expected);
     }
 }

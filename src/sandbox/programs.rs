@@ -42,7 +42,11 @@ pub fn find(program: &OsStr, path: &OsStr, cwd: &Path) -> Option<PathBuf> {
 
 /// The message for everything that is missing, at once.
 pub fn missing_message(missing: &[Needed]) -> String {
-    let width = missing.iter().map(|needed| needed.name.len()).max().unwrap_or(0);
+    let width = missing
+        .iter()
+        .map(|needed| needed.name.len())
+        .max()
+        .unwrap_or(0);
     let mut text = String::from("required programs were not found:");
     for needed in missing {
         text += &format!("\n  {:width$}  {}", needed.name, needed.hint);
@@ -50,8 +54,11 @@ pub fn missing_message(missing: &[Needed]) -> String {
     if missing.iter().all(|needed| needed.firewall_only) {
         text += "\nOr run with -F (--full-net): without the firewall, with access to the whole network.";
     } else if missing.iter().any(|needed| needed.firewall_only) {
-        let names: Vec<&str> =
-            missing.iter().filter(|n| n.firewall_only).map(|n| n.name.as_str()).collect();
+        let names: Vec<&str> = missing
+            .iter()
+            .filter(|n| n.firewall_only)
+            .map(|n| n.name.as_str())
+            .collect();
         text += &format!(
             "\nOnly the firewall needs {}: -F (--full-net) runs without it, with access to the whole network.",
             names.join(" and ")
@@ -69,11 +76,17 @@ mod tests {
         let (path, cwd) = (OsStr::new("/nowhere:/bin:/usr/bin"), Path::new("/usr"));
         let found = find(OsStr::new("sh"), path, cwd).unwrap();
         assert!(found.is_absolute() && found.ends_with("bin/sh"));
-        assert_eq!(find(OsStr::new("bin/env"), path, cwd), Some("/usr/bin/env".into()));
+        assert_eq!(
+            find(OsStr::new("bin/env"), path, cwd),
+            Some("/usr/bin/env".into())
+        );
         assert_eq!(find(OsStr::new("./bin/no-such"), path, cwd), None);
         assert_eq!(find(OsStr::new("no-such-program"), path, cwd), None);
         // A relative entry of PATH counts from the current directory.
-        assert_eq!(find(OsStr::new("env"), OsStr::new("bin"), cwd), Some("/usr/bin/env".into()));
+        assert_eq!(
+            find(OsStr::new("env"), OsStr::new("bin"), cwd),
+            Some("/usr/bin/env".into())
+        );
     }
 
     #[test]

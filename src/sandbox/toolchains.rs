@@ -6,7 +6,17 @@ use std::path::{Path, PathBuf};
 /// Directories below home that version managers and language tools own whole, and what of them is shown.
 /// Of `~/.cargo` only parts: its credentials stay out.
 const KNOWN: &[(&str, &[&str])] = &[
-    (".cargo", &[".cargo/bin", ".cargo/registry", ".cargo/git", ".cargo/config.toml", ".cargo/env", ".rustup"]),
+    (
+        ".cargo",
+        &[
+            ".cargo/bin",
+            ".cargo/registry",
+            ".cargo/git",
+            ".cargo/config.toml",
+            ".cargo/env",
+            ".rustup",
+        ],
+    ),
     (".asdf", &[".asdf"]),
     (".bun", &[".bun"]),
     (".deno", &[".deno"]),
@@ -32,7 +42,9 @@ const KNOWN: &[(&str, &[&str])] = &[
 pub fn visible(home: &Path, path: &OsStr) -> Vec<PathBuf> {
     let mut found: Vec<PathBuf> = Vec::new();
     for entry in std::env::split_paths(path).filter(|entry| entry.starts_with(home)) {
-        let known = KNOWN.iter().find(|(root, _)| entry.starts_with(home.join(root)));
+        let known = KNOWN
+            .iter()
+            .find(|(root, _)| entry.starts_with(home.join(root)));
         let shown = match known {
             Some((_, shown)) => shown.iter().map(|part| home.join(part)).collect(),
             None if entry != home => vec![entry],
@@ -56,10 +68,22 @@ mod tests {
         let home = Path::new("/home/u");
         let path = "/usr/bin:/home/u/.cargo/bin:/home/u/.nvm/versions/node/v20/bin:/home/u/tools/x:/home/u:/home/user2/bin";
         let found = visible(home, OsStr::new(path));
-        let below: Vec<&str> = found.iter().map(|p| p.strip_prefix(home).unwrap().to_str().unwrap()).collect();
+        let below: Vec<&str> = found
+            .iter()
+            .map(|p| p.strip_prefix(home).unwrap().to_str().unwrap())
+            .collect();
         assert_eq!(
             below,
-            [".cargo/bin", ".cargo/registry", ".cargo/git", ".cargo/config.toml", ".cargo/env", ".rustup", ".nvm", "tools/x"]
+            [
+                ".cargo/bin",
+                ".cargo/registry",
+                ".cargo/git",
+                ".cargo/config.toml",
+                ".cargo/env",
+                ".rustup",
+                ".nvm",
+                "tools/x"
+            ]
         );
     }
 }

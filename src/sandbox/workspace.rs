@@ -4,9 +4,35 @@ use std::path::{Path, PathBuf};
 
 /// Directories that are never a workspace, whatever lies in them.
 const NEVER: &[&str] = &[
-    "/", "/bin", "/boot", "/etc", "/gnu", "/gnu/store", "/home", "/lib", "/lib32", "/lib64", "/media", "/mnt", "/nix",
-    "/nix/store", "/opt", "/root", "/run", "/run/media", "/run/user", "/sbin", "/snap", "/srv", "/tmp", "/usr",
-    "/usr/local", "/var", "/var/home", "/var/lib", "/var/tmp",
+    "/",
+    "/bin",
+    "/boot",
+    "/etc",
+    "/gnu",
+    "/gnu/store",
+    "/home",
+    "/lib",
+    "/lib32",
+    "/lib64",
+    "/media",
+    "/mnt",
+    "/nix",
+    "/nix/store",
+    "/opt",
+    "/root",
+    "/run",
+    "/run/media",
+    "/run/user",
+    "/sbin",
+    "/snap",
+    "/srv",
+    "/tmp",
+    "/usr",
+    "/usr/local",
+    "/var",
+    "/var/home",
+    "/var/lib",
+    "/var/tmp",
 ];
 /// Nothing below these is a workspace either.
 const NEVER_BELOW: &[&str] = &["/proc", "/sys", "/dev"];
@@ -19,7 +45,10 @@ const NEVER_BELOW: &[&str] = &["/proc", "/sys", "/dev"];
 pub fn workspace(cwd: &Path, home: &Path) -> Option<PathBuf> {
     let holds_git = |dir: &&Path| dir.join(".git").symlink_metadata().is_ok();
     let root = cwd.ancestors().find(holds_git).unwrap_or(cwd);
-    [root, cwd].into_iter().find(|dir| may_be_workspace(dir, home)).map(Path::to_path_buf)
+    [root, cwd]
+        .into_iter()
+        .find(|dir| may_be_workspace(dir, home))
+        .map(Path::to_path_buf)
 }
 
 fn may_be_workspace(dir: &Path, home: &Path) -> bool {
@@ -66,7 +95,11 @@ mod tests {
         s.dir("home/src/robot/.git");
         assert_eq!(workspace(&deep, &home), Some(s.dir("home/src/robot")));
         // A linked worktree has a file of that name.
-        fs::write(s.dir("home/src/robot/arm").join(".git"), "gitdir: /elsewhere").unwrap();
+        fs::write(
+            s.dir("home/src/robot/arm").join(".git"),
+            "gitdir: /elsewhere",
+        )
+        .unwrap();
         assert_eq!(workspace(&deep, &home), Some(s.dir("home/src/robot/arm")));
     }
 
@@ -86,7 +119,15 @@ mod tests {
     #[test]
     fn system_directories_are_never_the_workspace() {
         let home = Path::new("/home/nobody-at-all");
-        for never in ["/", "/usr", "/tmp", "/home", "/var", "/proc/self", "/sys/kernel"] {
+        for never in [
+            "/",
+            "/usr",
+            "/tmp",
+            "/home",
+            "/var",
+            "/proc/self",
+            "/sys/kernel",
+        ] {
             assert_eq!(workspace(Path::new(never), home), None, "{never}");
         }
         let elsewhere = Path::new("/srv/site");

@@ -41,15 +41,42 @@ pub fn text(prepared: &Prepared, around: &Surroundings, json: bool) -> Result<St
     }
     let mut out = String::new();
     if let Some(firewall) = &prepared.firewall {
-        let how = if firewall.way == Way::Pasta { "made by pasta" } else { "our own, pasta attaches" };
-        writeln!(out, "Policy {}, first match wins (network namespace: {how}):", firewall.policy.name)?;
+        let how = if firewall.way == Way::Pasta {
+            "made by pasta"
+        } else {
+            "our own, pasta attaches"
+        };
+        writeln!(
+            out,
+            "Policy {}, first match wins (network namespace: {how}):",
+            firewall.policy.name
+        )?;
         indent(&mut out, &words::table(&firewall.policy));
-        section(&mut out, "Attached networks", &words::attached_table(&firewall.attached));
-        section(&mut out, "Allow entries", &words::allowed_table(&firewall.allowed));
-        section(&mut out, "Resolvers that names are relayed to", &view.dns.join("\n"));
-        writeln!(out, "\nnftables document:\n{}", serde_json::to_string_pretty(&view.ruleset)?)?;
+        section(
+            &mut out,
+            "Attached networks",
+            &words::attached_table(&firewall.attached),
+        );
+        section(
+            &mut out,
+            "Allow entries",
+            &words::allowed_table(&firewall.allowed),
+        );
+        section(
+            &mut out,
+            "Resolvers that names are relayed to",
+            &view.dns.join("\n"),
+        );
+        writeln!(
+            out,
+            "\nnftables document:\n{}",
+            serde_json::to_string_pretty(&view.ruleset)?
+        )?;
     } else {
-        writeln!(out, "No firewall: the program would have the host's whole network.")?;
+        writeln!(
+            out,
+            "No firewall: the program would have the host's whole network."
+        )?;
     }
     if let Some(argv) = &view.argv.pasta {
         writeln!(out, "\npasta command line:\n  {}", quoted(argv))?;
@@ -63,27 +90,59 @@ fn view<'a>(prepared: &'a Prepared, around: &Surroundings) -> View<'a> {
     let firewall = prepared.firewall.as_ref();
     let of = |f: &Firewall| f.pasta_argv(&around.self_exe, TARGET);
     let mut warnings = prepared.warnings.clone();
-    warnings.extend(prepared.missing.iter().map(|n| format!("{} was not found: {}", n.name, n.hint)));
-    if !prepared.program_found && prepared.missing.iter().all(|n| n.name != prepared.program.to_string_lossy()) {
-        warnings.push(format!("{} was not found", prepared.program.to_string_lossy()));
+    warnings.extend(
+        prepared
+            .missing
+            .iter()
+            .map(|n| format!("{} was not found: {}", n.name, n.hint)),
+    );
+    if !prepared.program_found
+        && prepared
+            .missing
+            .iter()
+            .all(|n| n.name != prepared.program.to_string_lossy())
+    {
+        warnings.push(format!(
+            "{} was not found",
+            prepared.program.to_string_lossy()
+        ));
     }
     View {
         version: env!("CARGO_PKG_VERSION"),
-        netns: firewall.map(|f| if f.way == Way::Pasta { "pasta" } else { "attach" }),
+        netns: firewall.map(|f| {
+            if f.way == Way::Pasta {
+                "pasta"
+            } else {
+                "attach"
+            }
+        }),
         firewall: firewall.is_some(),
         policy: firewall.map(|f| f.policy.name.as_str()),
-        attached: firewall.map(|f| words::attached_views(&f.attached)).unwrap_or_default(),
-        allow: firewall.map(|f| words::allowed_views(&f.allowed)).unwrap_or_default(),
-        dns: firewall.map(|f| f.resolv.servers.iter().map(ToString::to_string).collect()).unwrap_or_default(),
-        rules: firewall.map(|f| words::rules(&f.policy)).unwrap_or_default(),
+        attached: firewall
+            .map(|f| words::attached_views(&f.attached))
+            .unwrap_or_default(),
+        allow: firewall
+            .map(|f| words::allowed_views(&f.allowed))
+            .unwrap_or_default(),
+        dns: firewall
+            .map(|f| f.resolv.servers.iter().map(ToString::to_string).collect())
+            .unwrap_or_default(),
+        rules: firewall
+            .map(|f| words::rules(&f.policy))
+            .unwrap_or_default(),
         ruleset: firewall.map(|f| &f.document),
-        argv: Argv { pasta: firewall.map(|f| strings(&of(f))), bwrap: strings(&prepared.bwrap) },
+        argv: Argv {
+            pasta: firewall.map(|f| strings(&of(f))),
+            bwrap: strings(&prepared.bwrap),
+        },
         warnings,
     }
 }
 
 fn strings(argv: &[OsString]) -> Vec<String> {
-    argv.iter().map(|arg| arg.to_string_lossy().into_owned()).collect()
+    argv.iter()
+        .map(|arg| arg.to_string_lossy().into_owned())
+        .collect()
 }
 
 fn section(out: &mut String, title: &str, text: &str) {

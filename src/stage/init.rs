@@ -31,7 +31,12 @@ pub fn run(command: &[OsString]) -> i32 {
         Ok(status) => status,
         Err(e) => {
             // Where the outer stage has gone there is nobody to tell.
-            let _ = control.send(&FromInit::Refused { message: format!("{e:#}") }, &[]);
+            let _ = control.send(
+                &FromInit::Refused {
+                    message: format!("{e:#}"),
+                },
+                &[],
+            );
             EXIT_OURS
         }
     }
@@ -42,15 +47,29 @@ fn guarded(control: &Channel, command: &[OsString]) -> Result<i32> {
     let found = Sandbox::read()?;
     // From here on the program, which has our uid, can neither trace this process nor reach its descriptors.
     prctl::set_dumpable(false).context("cannot make the sandbox's first process undumpable")?;
-    let Received::Message(ToInit::Go { netns, seccomp, signals }, _) = control.receive()? else {
+    let Received::Message(
+        ToInit::Go {
+            netns,
+            seccomp,
+            signals,
+        },
+        _,
+    ) = control.receive()?
+    else {
         return Ok(EXIT_OURS);
     };
     found.check(netns, seccomp)?;
     supervise(control, command, signals)
 }
 
-fn supervise(control: &Channel, command: &[OsString], original: super::plan::Signals) -> Result<i32> {
-    let [program, args @ ..] = command else { bail!("no program to execute") };
+fn supervise(
+    control: &Channel,
+    command: &[OsString],
+    original: super::plan::Signals,
+) -> Result<i32> {
+    let [program, args @ ..] = command else {
+        bail!("no program to execute")
+    };
     let children = SignalFd::with_flags(
         &signals::block(&[Signal::SIGCHLD])?,
         SfdFlags::SFD_CLOEXEC | SfdFlags::SFD_NONBLOCK,
@@ -176,8 +195,16 @@ mod tests {
     fn each_missing_confinement_is_refused_by_name() {
         assert!(confined(CONFINED, true).is_ok());
         for (from, to, word) in [
-            ("CapBnd:\t0000000000000000", "CapBnd:\t0000000000000100", "CapBnd"),
-            ("CapEff:\t0000000000000000", "CapEff:\t8000000000000000", "CapEff"),
+            (
+                "CapBnd:\t0000000000000000",
+                "CapBnd:\t0000000000000100",
+                "CapBnd",
+            ),
+            (
+                "CapEff:\t0000000000000000",
+                "CapEff:\t8000000000000000",
+                "CapEff",
+            ),
             ("NoNewPrivs:\t1", "NoNewPrivs:\t0", "no_new_privs"),
             ("Seccomp:\t2", "Seccomp:\t0", "seccomp"),
             ("CapAmb", "CapXyz", "CapAmb"),

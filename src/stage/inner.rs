@@ -24,8 +24,8 @@ use nix::unistd::Pid;
 use super::plan::{FromInner, Plan, Start, ToInner};
 use super::wire::{Channel, Received};
 use super::{EXIT_OURS, signals, system};
-use crate::netlink::{Builder, NLM_F_ACK, NLM_F_REQUEST, Netlink, messages};
 use crate::host::{Network, Route};
+use crate::netlink::{Builder, NLM_F_ACK, NLM_F_REQUEST, Netlink, messages};
 use crate::{dns, nf};
 
 /// Runs the stage; its first channel is descriptor 0. Gives the exit status.
@@ -40,7 +40,12 @@ pub fn run() -> i32 {
         Ok(Some(sandbox)) => watch(&channel, sandbox),
         Ok(None) => EXIT_OURS,
         Err(e) => {
-            let _ = channel.send(&FromInner::Failed { message: format!("{e:#}") }, &[]);
+            let _ = channel.send(
+                &FromInner::Failed {
+                    message: format!("{e:#}"),
+                },
+                &[],
+            );
             EXIT_OURS
         }
     }
@@ -69,7 +74,10 @@ fn accept(first: Channel) -> Result<(Channel, Given)> {
         system::inherit_as(&stream, number)?;
     }
     std::mem::forget(first);
-    let inherited = start.inherited.into_iter().map(|number| Ok((next()?, number)));
+    let inherited = start
+        .inherited
+        .into_iter()
+        .map(|number| Ok((next()?, number)));
     let inherited = inherited.collect::<Result<_>>()?;
     Ok((channel, Given { plan, inherited }))
 }
@@ -132,11 +140,10 @@ fn restore_host_facts(plan: &Plan) -> Result<()> {
 }
 
 /// Starts bwrap with exactly the standard streams and `inherited`, each under its number.
-pub fn spawn_bwrap(
-    argv: &[std::ffi::OsString],
-    inherited: Vec<(OwnedFd, RawFd)>,
-) -> Result<Child> {
-    let [bwrap, args @ ..] = argv else { bail!("empty bwrap command line") };
+pub fn spawn_bwrap(argv: &[std::ffi::OsString], inherited: Vec<(OwnedFd, RawFd)>) -> Result<Child> {
+    let [bwrap, args @ ..] = argv else {
+        bail!("empty bwrap command line")
+    };
     // Out of the way of the numbers that they are to get.
     let inherited: Vec<(OwnedFd, RawFd)> = inherited
         .into_iter()
@@ -155,7 +162,9 @@ pub fn spawn_bwrap(
             Ok(())
         });
     }
-    command.spawn().with_context(|| format!("cannot execute {}", bwrap.to_string_lossy()))
+    command
+        .spawn()
+        .with_context(|| format!("cannot execute {}", bwrap.to_string_lossy()))
 }
 
 /// Sets `IFF_UP` on `lo` (rtnetlink(7)): pasta does it too, but later.
@@ -173,7 +182,11 @@ fn loopback_up() -> Result<()> {
     netlink.send(&request.finish())?;
     let answer = netlink.receive()?;
     let errno = messages(&answer)?.first().and_then(|m| m.errno());
-    ensure!(errno == Some(0), "{}", Errno::from_raw(errno.unwrap_or(0)).desc());
+    ensure!(
+        errno == Some(0),
+        "{}",
+        Errno::from_raw(errno.unwrap_or(0)).desc()
+    );
     Ok(())
 }
 
@@ -212,10 +225,15 @@ fn watch_until_end(
         // First, because bwrap may have ended before the signal was watched.
         while let Some((pid, status)) = system::wait_any(libc::WNOHANG)? {
             if pid == bwrap {
-                return Ok(status.code().or_else(|| status.signal().map(|signal| 128 + signal)));
+                return Ok(status
+                    .code()
+                    .or_else(|| status.signal().map(|signal| 128 + signal)));
             }
         }
-        if routes.as_ref().is_some_and(|routes| routes.complete().unwrap_or(false)) {
+        if routes
+            .as_ref()
+            .is_some_and(|routes| routes.complete().unwrap_or(false))
+        {
             routes = None;
             channel.send(&FromInner::Uplink, &[])?;
         }
@@ -224,7 +242,10 @@ fn watch_until_end(
             PollFd::new(children.as_fd(), PollFlags::POLLIN),
         ];
         if let Some(routes) = &routes {
-            fds.push(PollFd::new(routes.changes.socket().as_fd(), PollFlags::POLLIN));
+            fds.push(PollFd::new(
+                routes.changes.socket().as_fd(),
+                PollFlags::POLLIN,
+            ));
         }
         match poll(&mut fds, PollTimeout::NONE) {
             Ok(_) | Err(Errno::EINTR) => {}
@@ -269,7 +290,10 @@ impl Routes {
         let routes = Network::read()?.routes;
         let default = |v4: bool| {
             let of_family = |route: &&Route| route.dst.is_ipv4() == v4 && route.dst.prefix() == 0;
-            routes.iter().filter(of_family).any(|route| route.kind == libc::RTN_UNICAST)
+            routes
+                .iter()
+                .filter(of_family)
+                .any(|route| route.kind == libc::RTN_UNICAST)
         };
         Ok((!self.v4 || default(true)) && (!self.v6 || default(false)))
     }

@@ -12,8 +12,20 @@ use super::INNER_FLAG;
 /// Options that hold in both ways: nothing of the host's loopback, no listening ports, no configuration protocols.
 /// The addresses are given, so that nothing of them is guessed from the host's default routes.
 const CLOSED: &[&str] = &[
-    "--quiet", "--config-net", "--no-map-gw", "-t", "none", "-u", "none", "-T", "none", "-U", "none", "--no-dhcp",
-    "--no-dhcpv6", "--no-ra",
+    "--quiet",
+    "--config-net",
+    "--no-map-gw",
+    "-t",
+    "none",
+    "-u",
+    "none",
+    "-T",
+    "none",
+    "-U",
+    "none",
+    "--no-dhcp",
+    "--no-dhcpv6",
+    "--no-ra",
 ];
 
 fn common(pasta: &Path, uplink: &Uplink) -> Vec<OsString> {
@@ -50,7 +62,11 @@ pub fn complaints(log: &str) -> String {
     };
     let lines: Vec<&str> = log.lines().filter(told).collect();
     let last = &lines[lines.len().saturating_sub(4)..];
-    if last.is_empty() { "it gave no reason".into() } else { last.join("; ") }
+    if last.is_empty() {
+        "it gave no reason".into()
+    } else {
+        last.join("; ")
+    }
 }
 
 #[cfg(test)]

@@ -82,13 +82,23 @@ pub enum ToInit {
 #[derive(Debug, Serialize, Deserialize)]
 pub enum FromInit {
     /// The sandbox is not what was promised: the program was not executed.
-    Refused { message: String },
+    Refused {
+        message: String,
+    },
     /// The program could not be executed: the errno.
-    NotExecuted { errno: i32 },
+    NotExecuted {
+        errno: i32,
+    },
     /// The program was stopped by this signal.
-    Stopped { signal: i32 },
-    Exited { status: i32 },
-    Killed { signal: i32 },
+    Stopped {
+        signal: i32,
+    },
+    Exited {
+        status: i32,
+    },
+    Killed {
+        signal: i32,
+    },
 }
 
 /// Signals of the program as they were when the launcher was started: bit N - 1 for signal N.

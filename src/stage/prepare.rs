@@ -87,7 +87,10 @@ impl Surroundings {
         let home = launch::Environment::from_process()?.home;
         let self_exe = std::env::current_exe().context("cannot find the path of this program")?;
         if !self_exe.exists() {
-            bail!("{} was replaced while it was starting; start it again", self_exe.display());
+            bail!(
+                "{} was replaced while it was starting; start it again",
+                self_exe.display()
+            );
         }
         Ok(Self {
             home: home.canonicalize().unwrap_or(home),
@@ -121,7 +124,10 @@ pub fn prepare(launch: &Launch, around: &Surroundings) -> Result<Prepared> {
         Program::Configured { command, args } => (command.clone(), args.clone()),
         Program::Shell { args } => {
             let start_file = ["--rcfile".into(), BASHRC.into()];
-            ("bash".into(), start_file.into_iter().chain(args.iter().cloned()).collect())
+            (
+                "bash".into(),
+                start_file.into_iter().chain(args.iter().cloned()).collect(),
+            )
         }
         Program::Exec { program, args } => (program.clone(), args.clone()),
     };
@@ -131,16 +137,23 @@ pub fn prepare(launch: &Launch, around: &Surroundings) -> Result<Prepared> {
     }
     let path = found.clone().unwrap_or_else(|| PathBuf::from(&program));
 
-    let resolv = firewall.as_ref().map(|f| f.resolv.for_sandbox(dns::ADDRESS));
+    let resolv = firewall
+        .as_ref()
+        .map(|f| f.resolv.for_sandbox(dns::ADDRESS));
     let resolv_conf = Path::new(RESOLV_CONF).canonicalize();
     if resolv.is_some() && resolv_conf.is_err() {
-        warnings.push(format!("{RESOLV_CONF} does not exist: no names will resolve in the sandbox"));
+        warnings.push(format!(
+            "{RESOLV_CONF} does not exist: no names will resolve in the sandbox"
+        ));
     }
     let resolv = resolv.filter(|_| resolv_conf.is_ok());
 
     let seccomp = match launch.seccomp {
         true if !seccomp::ARCHITECTURES.contains(&std::env::consts::ARCH) => {
-            warnings.push(format!("no seccomp filter: there is none for {}", std::env::consts::ARCH));
+            warnings.push(format!(
+                "no seccomp filter: there is none for {}",
+                std::env::consts::ARCH
+            ));
             None
         }
         true => Some(seccomp::filter()?),
@@ -150,7 +163,11 @@ pub fn prepare(launch: &Launch, around: &Surroundings) -> Result<Prepared> {
     let shell = matches!(launch.program, Program::Shell { .. });
     let mut programs = vec![path.clone()];
     // Claude Code's npm package is a script of node's.
-    programs.extend(programs::find(OsStr::new("node"), &around.path, &around.cwd));
+    programs.extend(programs::find(
+        OsStr::new("node"),
+        &around.path,
+        &around.cwd,
+    ));
     let mut protected = launch.config_files.clone();
     if let Some(launch::PolicyName::File(file)) = launch.firewall.as_ref().map(|f| &f.policy) {
         protected.push(file.clone());
@@ -167,9 +184,15 @@ pub fn prepare(launch: &Launch, around: &Surroundings) -> Result<Prepared> {
         programs: &programs,
         filesystem: &launch.filesystem,
         protected: &protected,
-        ssh_auth_sock: ssh_auth_sock.as_deref().filter(|sock| sock.exists()).and_then(Path::parent),
+        ssh_auth_sock: ssh_auth_sock
+            .as_deref()
+            .filter(|sock| sock.exists())
+            .and_then(Path::parent),
         claude_config_dir: claude_config_dir.as_deref(),
-        resolv: resolv_conf.as_ref().ok().map(|path| (path.as_path(), resolv.as_ref().map(|_| fd::RESOLV))),
+        resolv: resolv_conf
+            .as_ref()
+            .ok()
+            .map(|path| (path.as_path(), resolv.as_ref().map(|_| fd::RESOLV))),
         bashrc: shell.then_some(fd::BASHRC),
     });
     warnings.extend(left_out);
@@ -228,7 +251,8 @@ fn prepare_firewall(
         allowed,
         uplink: uplink::uplink(&network),
         pasta,
-        resolv: Resolv::read(Path::new(RESOLV_CONF)).unwrap_or_else(|_| Resolv::parse("", |_| None)),
+        resolv: Resolv::read(Path::new(RESOLV_CONF))
+            .unwrap_or_else(|_| Resolv::parse("", |_| None)),
     })
 }
 
@@ -251,7 +275,9 @@ fn ping_excluded() -> Option<String> {
     let (low, high) = (bounds.next()?.ok()?, bounds.next()?.ok()?);
     let mut groups = getgroups().unwrap_or_default();
     groups.push(getgid());
-    let inside = groups.iter().any(|gid| (low..=high).contains(&gid.as_raw()));
+    let inside = groups
+        .iter()
+        .any(|gid| (low..=high).contains(&gid.as_raw()));
     (!inside).then(|| {
         "ping will not work in the sandbox: the host's sysctl net.ipv4.ping_group_range excludes your groups".into()
     })
@@ -263,10 +289,16 @@ fn needed_program(program: &Program, name: &OsStr) -> Option<Needed> {
     let hint = match program {
         Program::Exec { .. } => return None,
         Program::Shell { .. } => return Some(Needed::package("bash", "bash", false)),
-        Program::Configured { .. } if name == "claude" => "npm install -g @anthropic-ai/claude-code (all systems)",
+        Program::Configured { .. } if name == "claude" => {
+            "npm install -g @anthropic-ai/claude-code (all systems)"
+        }
         Program::Configured { .. } => "named by [program] command in the configuration",
     };
-    Some(Needed { name, hint: hint.into(), firewall_only: false })
+    Some(Needed {
+        name,
+        hint: hint.into(),
+        firewall_only: false,
+    })
 }
 
 fn not_visible(cwd: &Path, home: &Path) -> String {
@@ -276,7 +308,11 @@ fn not_visible(cwd: &Path, home: &Path) -> String {
             cwd.display()
         )
     } else {
-        format!("{} is not visible in the sandbox: starting in {}", cwd.display(), home.display())
+        format!(
+            "{} is not visible in the sandbox: starting in {}",
+            cwd.display(),
+            home.display()
+        )
     }
 }
 
@@ -307,5 +343,9 @@ pub fn inside() -> bool {
 
 /// Refuses a start with missing programs.
 pub fn require_all(missing: &[Needed]) -> Result<()> {
-    if missing.is_empty() { Ok(()) } else { bail!("{}", missing_message(missing)) }
+    if missing.is_empty() {
+        Ok(())
+    } else {
+        bail!("{}", missing_message(missing))
+    }
 }

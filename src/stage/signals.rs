@@ -26,8 +26,8 @@ pub const FROM_TERMINAL: [Signal; 6] = [
 impl Signals {
     /// Those of this process. SIGPIPE counts as not ignored: Rust's runtime ignores it before anybody could ask.
     pub fn current() -> Result<Self> {
-        let status =
-            std::fs::read_to_string("/proc/self/status").context("cannot read /proc/self/status")?;
+        let status = std::fs::read_to_string("/proc/self/status")
+            .context("cannot read /proc/self/status")?;
         Self::parse(&status).context("/proc/self/status has no signal masks")
     }
 
@@ -37,7 +37,10 @@ impl Signals {
             u64::from_str_radix(hex.trim(), 16).ok()
         };
         let pipe = 1 << (Signal::SIGPIPE as u32 - 1);
-        Some(Self { ignored: mask("SigIgn:")? & !pipe, blocked: mask("SigBlk:")? })
+        Some(Self {
+            ignored: mask("SigIgn:")? & !pipe,
+            blocked: mask("SigBlk:")?,
+        })
     }
 }
 
@@ -61,7 +64,11 @@ pub fn restore(original: Signals) -> io::Result<()> {
             continue;
         }
         let ignored = original.ignored >> (named as u32 - 1) & 1 == 1;
-        let handler = if ignored { SigHandler::SigIgn } else { SigHandler::SigDfl };
+        let handler = if ignored {
+            SigHandler::SigIgn
+        } else {
+            SigHandler::SigDfl
+        };
         // SAFETY: no handler of ours is installed or replaced, only the default or ignoring.
         unsafe { signal(named, handler) }?;
     }
@@ -99,7 +106,13 @@ mod tests {
     fn masks_are_read_and_rusts_own_sigpipe_is_left_out() {
         let status = "SigBlk:\t0000000000010000\nSigIgn:\t0000000000001003\n";
         let found = Signals::parse(status).unwrap();
-        assert_eq!(found, Signals { ignored: 0x3, blocked: 0x10000 });
+        assert_eq!(
+            found,
+            Signals {
+                ignored: 0x3,
+                blocked: 0x10000
+            }
+        );
         assert_eq!(Signals::parse("SigBlk:\t0\n"), None);
         assert!(Signals::current().is_ok());
     }

@@ -45,10 +45,16 @@ impl Log {
 /// because a current pasta closes all above 2.
 pub fn pasta_with_inner(argv: &[OsString], channel: Channel, log: &Log) -> Result<Pid> {
     let mut command = Command::new(&argv[0]);
-    command.args(&argv[1..]).stdin(channel.into_fd()).stdout(log.stdio()?).stderr(log.stdio()?);
+    command
+        .args(&argv[1..])
+        .stdin(channel.into_fd())
+        .stdout(log.stdio()?)
+        .stderr(log.stdio()?);
     // SAFETY: between fork and exec this only sets the signal mask.
     unsafe { command.pre_exec(|| Ok(signals::block_only(&signals::FROM_TERMINAL)?)) };
-    let child = command.spawn().with_context(|| format!("cannot execute {}", argv[0].display()))?;
+    let child = command
+        .spawn()
+        .with_context(|| format!("cannot execute {}", argv[0].display()))?;
     Ok(Pid::from_raw(child.id() as i32))
 }
 
@@ -57,7 +63,10 @@ pub fn inner_alone(self_exe: &Path, channel: Channel, log: &Log) -> Result<Pid> 
     let maps = [format!("0 {} 1", getuid()), format!("0 {} 1", getgid())];
     let mut command = Command::new(self_exe);
     command.arg(INNER_FLAG);
-    command.stdin(channel.into_fd()).stdout(log.stdio()?).stderr(log.stdio()?);
+    command
+        .stdin(channel.into_fd())
+        .stdout(log.stdio()?)
+        .stderr(log.stdio()?);
     // SAFETY: between fork and exec of a single-threaded process this makes system calls and writes three files.
     unsafe {
         command.pre_exec(move || {
@@ -81,7 +90,11 @@ pub fn inner_alone(self_exe: &Path, channel: Channel, log: &Log) -> Result<Pid> 
 /// setting ends when pasta enters the user namespace (prctl(2), PR_SET_PDEATHSIG).
 pub fn pasta_attaching(argv: &[OsString], log: &Log) -> Result<Pid> {
     let mut command = Command::new(&argv[0]);
-    command.args(&argv[1..]).stdin(Stdio::null()).stdout(log.stdio()?).stderr(log.stdio()?);
+    command
+        .args(&argv[1..])
+        .stdin(Stdio::null())
+        .stdout(log.stdio()?)
+        .stderr(log.stdio()?);
     // SAFETY: between fork and exec this makes system calls only.
     unsafe {
         command.pre_exec(|| {
@@ -90,7 +103,9 @@ pub fn pasta_attaching(argv: &[OsString], log: &Log) -> Result<Pid> {
             Ok(signals::block_only(&[])?)
         })
     };
-    let child = command.spawn().with_context(|| format!("cannot execute {}", argv[0].display()))?;
+    let child = command
+        .spawn()
+        .with_context(|| format!("cannot execute {}", argv[0].display()))?;
     Ok(Pid::from_raw(child.id() as i32))
 }
 
@@ -120,12 +135,17 @@ fn masked(mountinfo: &str) -> bool {
 
 fn try_fresh_proc() -> bool {
     let mut command = Command::new("/proc/self/exe");
-    command.arg(super::PROC_FLAG).stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
+    command
+        .arg(super::PROC_FLAG)
+        .stdin(Stdio::null())
+        .stdout(Stdio::null())
+        .stderr(Stdio::null());
     let (uid, gid) = (getuid(), getgid());
     // SAFETY: between fork and exec of a single-threaded process this makes system calls and writes three files.
     unsafe {
         command.pre_exec(move || {
-            let namespaces = CloneFlags::CLONE_NEWUSER | CloneFlags::CLONE_NEWPID | CloneFlags::CLONE_NEWNS;
+            let namespaces =
+                CloneFlags::CLONE_NEWUSER | CloneFlags::CLONE_NEWPID | CloneFlags::CLONE_NEWNS;
             unshare(namespaces)?;
             std::fs::write("/proc/self/uid_map", format!("0 {uid} 1"))?;
             std::fs::write("/proc/self/setgroups", "deny")?;
@@ -135,7 +155,6 @@ fn try_fresh_proc() -> bool {
     command.status().is_ok_and(|status| status.success())
 }
 
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -144,6 +163,8 @@ mod tests {
     fn only_what_hides_part_of_proc_counts_as_a_mask() {
         let desktop = "22 1 0:20 / /proc rw - proc proc rw\n40 22 0:35 / /proc/sys/fs/binfmt_misc rw - autofs x rw\n";
         assert!(!masked(desktop));
-        assert!(masked(&format!("{desktop}41 22 0:36 / /proc/kcore rw - tmpfs tmpfs rw\n")));
+        assert!(masked(&format!(
+            "{desktop}41 22 0:36 / /proc/kcore rw - tmpfs tmpfs rw\n"
+        )));
     }
 }

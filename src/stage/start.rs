@@ -68,7 +68,11 @@ pub struct Helpers {
 
 impl Helpers {
     pub fn add(&mut self, name: &'static str, pid: Pid) {
-        self.all.push(Helper { name, pid, ended: None });
+        self.all.push(Helper {
+            name,
+            pid,
+            ended: None,
+        });
     }
 
     /// Notes which have ended.
@@ -136,12 +140,19 @@ pub fn start(prepared: &Prepared, around: &Surroundings) -> Result<Running> {
         Some(firewall) => Some(starting.firewalled(prepared, firewall, around, inherited)?),
         None => {
             let bwrap = inner::spawn_bwrap(&prepared.bwrap, inherited)?;
-            starting.running.helpers.add("bwrap", Pid::from_raw(bwrap.id() as i32));
+            starting
+                .running
+                .helpers
+                .add("bwrap", Pid::from_raw(bwrap.id() as i32));
             None
         }
     };
     let seccomp = prepared.seccomp.is_some();
-    let go = ToInit::Go { netns, seccomp, signals: original };
+    let go = ToInit::Go {
+        netns,
+        seccomp,
+        signals: original,
+    };
     // Where the sandbox has ended already, the supervisor says why.
     let _ = starting.running.gate.send(&go, &[]);
     Ok(starting.running)
@@ -158,7 +169,10 @@ fn inherited(prepared: &Prepared, gate: Channel) -> Result<Vec<(OwnedFd, RawFd)>
     ];
     for (bytes, number) in files {
         if let Some(bytes) = bytes {
-            inherited.push((system::memory_file("claude-isolated", bytes)?.into(), number));
+            inherited.push((
+                system::memory_file("claude-isolated", bytes)?.into(),
+                number,
+            ));
         }
     }
     Ok(inherited)
@@ -211,10 +225,13 @@ impl Starting {
             say(&warning);
         }
         let mut fds = fds.into_iter();
-        let netlink = fds.next().context("the inner stage sent no netfilter socket")?;
+        let netlink = fds
+            .next()
+            .context("the inner stage sent no netfilter socket")?;
         // SAFETY: a netlink socket that the inner stage opened and gave away; ours alone now.
         let netlink = Netlink::from_socket(unsafe { Socket::from_raw_fd(netlink.into_raw_fd()) });
-        nf::verify(&netlink, &meant).context("the firewall read back is not the one that was meant")?;
+        nf::verify(&netlink, &meant)
+            .context("the firewall read back is not the one that was meant")?;
         self.running.netlink = Some(netlink);
         if let (Some(udp), Some(tcp)) = (fds.next(), fds.next()) {
             let relay = Relay::new(udp.into(), tcp.into(), "/etc/resolv.conf".into());
@@ -234,8 +251,10 @@ impl Starting {
         let pid = spawn::pasta_attaching(&argv, &running.log)?;
         running.helpers.add("pasta", pid);
         let pidfd = spawn::pidfd(pid)?;
-        let families =
-            ToInner::Pasta { v4: firewall.uplink.v4.is_some(), v6: firewall.uplink.v6.is_some() };
+        let families = ToInner::Pasta {
+            v4: firewall.uplink.v4.is_some(),
+            v6: firewall.uplink.v6.is_some(),
+        };
         running.inner()?.send(&families, &[pidfd.as_fd()])?;
         match self.next_from_inner()? {
             (FromInner::Uplink, _) => Ok(()),
@@ -266,7 +285,9 @@ impl Starting {
             let left = self.deadline.saturating_duration_since(Instant::now());
             if left.is_zero() {
                 let limit = LIMIT.as_secs();
-                return Err(self.running.start_failed(&format!("not ready after {limit} s, given up")));
+                return Err(self
+                    .running
+                    .start_failed(&format!("not ready after {limit} s, given up")));
             }
             self.running.wait(left)?;
         }
@@ -285,7 +306,10 @@ impl Running {
             PollFd::new(inner.as_fd(), PollFlags::POLLIN),
             PollFd::new(self.signals.as_fd(), PollFlags::POLLIN),
         ];
-        match poll(&mut fds, PollTimeout::try_from(limit).unwrap_or(PollTimeout::MAX)) {
+        match poll(
+            &mut fds,
+            PollTimeout::try_from(limit).unwrap_or(PollTimeout::MAX),
+        ) {
             Ok(_) | Err(Errno::EINTR) => {}
             Err(e) => return Err(e).context("poll failed"),
         }
@@ -310,11 +334,20 @@ fn hand_over(first: &Channel, plan: &Plan, inherited: Vec<(OwnedFd, RawFd)>) -> 
     let plan = system::memory_file("claude-isolated-plan", &serde_json::to_vec(plan)?)?;
     let (ours, theirs) = Channel::pair()?;
     let (stdin, stdout, stderr) = (std::io::stdin(), std::io::stdout(), std::io::stderr());
-    let mut fds: Vec<BorrowedFd> =
-        vec![plan.as_fd(), theirs.as_fd(), stdin.as_fd(), stdout.as_fd(), stderr.as_fd()];
+    let mut fds: Vec<BorrowedFd> = vec![
+        plan.as_fd(),
+        theirs.as_fd(),
+        stdin.as_fd(),
+        stdout.as_fd(),
+        stderr.as_fd(),
+    ];
     fds.extend(inherited.iter().map(|(fd, _)| fd.as_fd()));
-    let start = Start { inherited: inherited.iter().map(|(_, number)| *number).collect() };
-    first.send(&start, &fds).context("cannot reach the inner stage")?;
+    let start = Start {
+        inherited: inherited.iter().map(|(_, number)| *number).collect(),
+    };
+    first
+        .send(&start, &fds)
+        .context("cannot reach the inner stage")?;
     Ok(ours)
 }
 

@@ -10,21 +10,29 @@ use nix::sys::stat::{SFlag, fstat};
 /// directory, from which the whole of the host's file system opens (openat(2)).
 pub fn check() -> Result<()> {
     let (stdin, stdout, stderr) = (std::io::stdin(), std::io::stdout(), std::io::stderr());
-    for (name, fd) in [("stdin", stdin.as_fd()), ("stdout", stdout.as_fd()), ("stderr", stderr.as_fd())] {
+    for (name, fd) in [
+        ("stdin", stdin.as_fd()),
+        ("stdout", stdout.as_fd()),
+        ("stderr", stderr.as_fd()),
+    ] {
         check_one(name, fd)?;
     }
     Ok(())
 }
 
 fn check_one(name: &str, fd: BorrowedFd<'_>) -> Result<()> {
-    let mode = fstat(fd).with_context(|| format!("cannot look at {name}"))?.st_mode;
+    let mode = fstat(fd)
+        .with_context(|| format!("cannot look at {name}"))?
+        .st_mode;
     let kind = SFlag::from_bits_truncate(mode) & SFlag::S_IFMT;
     let what = if kind == SFlag::S_IFSOCK {
         use std::os::fd::AsRawFd;
         let address: SockaddrStorage = getsockname(fd.as_raw_fd())?;
         match address.family() {
             Some(AddressFamily::Unix) => return Ok(()),
-            _ => "a network socket of the host: the program would have the host's network through it",
+            _ => {
+                "a network socket of the host: the program would have the host's network through it"
+            }
         }
     } else if kind == SFlag::S_IFDIR {
         "a directory: the program would reach the host's files through it"
@@ -33,7 +41,11 @@ fn check_one(name: &str, fd: BorrowedFd<'_>) -> Result<()> {
     } else {
         "neither a file, a pipe nor a terminal"
     };
-    let way = if name == "stdin" { "cat | claude-isolated …" } else { "claude-isolated … | cat" };
+    let way = if name == "stdin" {
+        "cat | claude-isolated …"
+    } else {
+        "claude-isolated … | cat"
+    };
     bail!("{name} is {what}; put a pipe between: {way}");
 }
 
@@ -48,7 +60,10 @@ mod tests {
     fn network_sockets_and_directories_are_refused() {
         let udp = UdpSocket::bind("127.0.0.1:0").unwrap();
         let error = check_one("stdin", udp.as_fd()).unwrap_err().to_string();
-        assert!(error.contains("stdin is a network socket") && error.contains("cat | "), "{error}");
+        assert!(
+            error.contains("stdin is a network socket") && error.contains("cat | "),
+            "{error}"
+        );
         let dir = File::open("/").unwrap();
         let error = check_one("stdout", dir.as_fd()).unwrap_err().to_string();
         assert!(error.contains("stdout is a directory"), "{error}");

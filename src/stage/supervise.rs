@@ -32,15 +32,25 @@ pub fn supervise(mut running: Running, program: &str) -> Result<i32> {
     match end {
         End::Status(status) => Ok(status),
         End::NotExecuted(errno) => {
-            super::say(&format!("cannot execute {program}: {}", not_executed(errno)));
-            Ok(if errno == Errno::ENOENT { EXIT_NOT_FOUND } else { EXIT_CANNOT_EXECUTE })
+            super::say(&format!(
+                "cannot execute {program}: {}",
+                not_executed(errno)
+            ));
+            Ok(if errno == Errno::ENOENT {
+                EXIT_NOT_FOUND
+            } else {
+                EXIT_CANNOT_EXECUTE
+            })
         }
     }
 }
 
 fn not_executed(errno: Errno) -> String {
     match errno {
-        Errno::ENOENT => "it, or the interpreter that it names, is not visible in the sandbox (-r PATH shows it)".into(),
+        Errno::ENOENT => {
+            "it, or the interpreter that it names, is not visible in the sandbox (-r PATH shows it)"
+                .into()
+        }
         Errno::EACCES => "no permission (is it executable?)".into(),
         Errno::ENOEXEC => "not an executable format".into(),
         other => other.desc().into(),
@@ -75,10 +85,16 @@ fn watch(running: &mut Running) -> Result<End> {
             match Signal::try_from(info.ssi_signo as i32)? {
                 signal @ (Signal::SIGTERM | Signal::SIGHUP) => {
                     // Asked twice: at once.
-                    let grace = if ending.is_some() { Duration::ZERO } else { GRACE };
+                    let grace = if ending.is_some() {
+                        Duration::ZERO
+                    } else {
+                        GRACE
+                    };
                     ending = Some((signal as i32, Instant::now() + grace));
                     let _ = running.gate.send(&ToInit::Signal(signal as i32), &[]);
-                    let _ = running.gate.send(&ToInit::Signal(Signal::SIGCONT as i32), &[]);
+                    let _ = running
+                        .gate
+                        .send(&ToInit::Signal(Signal::SIGCONT as i32), &[]);
                 }
                 // SIGINT and SIGQUIT reach the program from the terminal, as they reached us.
                 _ => {}
@@ -100,7 +116,12 @@ fn wait(running: &mut Running, until: Option<Instant>) -> Result<()> {
         PollFd::new(running.gate.as_fd(), PollFlags::POLLIN),
         PollFd::new(running.signals.as_fd(), PollFlags::POLLIN),
     ];
-    fds.extend(running.inner.iter().map(|inner| PollFd::new(inner.as_fd(), PollFlags::POLLIN)));
+    fds.extend(
+        running
+            .inner
+            .iter()
+            .map(|inner| PollFd::new(inner.as_fd(), PollFlags::POLLIN)),
+    );
     let ours = fds.len();
     let relay = running.relay.iter().flat_map(|relay| relay.interests());
     fds.extend(relay.map(|(fd, events)| PollFd::new(fd, events)));
@@ -127,7 +148,9 @@ fn wait(running: &mut Running, until: Option<Instant>) -> Result<()> {
 fn from_init(running: &mut Running) -> Result<Option<End>> {
     while running.gate.readable(Duration::ZERO)? {
         match running.gate.receive()? {
-            Received::Message(FromInit::Exited { status }, _) => return Ok(Some(End::Status(status))),
+            Received::Message(FromInit::Exited { status }, _) => {
+                return Ok(Some(End::Status(status)));
+            }
             Received::Message(FromInit::Killed { signal }, _) => {
                 return Ok(Some(End::Status(128 + signal)));
             }
@@ -138,7 +161,9 @@ fn from_init(running: &mut Running) -> Result<Option<End>> {
             Received::Message(FromInit::Stopped { signal }, _) => {
                 signals::stop_self(Signal::try_from(signal)?)?;
                 // The shell has continued us, alone or with the program's whole group: either way it goes on.
-                let _ = running.gate.send(&ToInit::Signal(Signal::SIGCONT as i32), &[]);
+                let _ = running
+                    .gate
+                    .send(&ToInit::Signal(Signal::SIGCONT as i32), &[]);
             }
             Received::Closed => return Ok(None),
         }
@@ -153,22 +178,30 @@ fn lost(running: &mut Running) -> Result<Option<String>> {
         && inner.readable(Duration::ZERO)?
     {
         match inner.receive()? {
-            Received::Message(FromInner::Ended { status }, _) => return Ok(Some(bwrap_ended(status))),
+            Received::Message(FromInner::Ended { status }, _) => {
+                return Ok(Some(bwrap_ended(status)));
+            }
             Received::Message(FromInner::Failed { message }, _) => return Ok(Some(message)),
             Received::Message(..) => {}
             Received::Closed => running.inner = None,
         }
     }
-    let Some(helper) = running.helpers.ended() else { return Ok(None) };
+    let Some(helper) = running.helpers.ended() else {
+        return Ok(None);
+    };
     let how = how(helper.ended);
     Ok(Some(match helper.name {
         "bwrap" => bwrap_ended(helper.ended.and_then(|status| status.code()).unwrap_or(0)),
-        name => format!("{name} ended {how}: the sandbox's network is gone, so the program was ended"),
+        name => {
+            format!("{name} ended {how}: the sandbox's network is gone, so the program was ended")
+        }
     }))
 }
 
 fn bwrap_ended(status: i32) -> String {
-    format!("bwrap ended (status {status}) without the program's own end; what it said, if anything, is above")
+    format!(
+        "bwrap ended (status {status}) without the program's own end; what it said, if anything, is above"
+    )
 }
 
 /// Waits until everything is gone; what stays is killed.
@@ -186,7 +219,10 @@ fn tidy(mut running: Running) -> Result<()> {
             return Ok(());
         }
         let mut fds = [PollFd::new(running.signals.as_fd(), PollFlags::POLLIN)];
-        match poll(&mut fds, PollTimeout::try_from(left).unwrap_or(PollTimeout::MAX)) {
+        match poll(
+            &mut fds,
+            PollTimeout::try_from(left).unwrap_or(PollTimeout::MAX),
+        ) {
             Ok(_) | Err(Errno::EINTR) => {}
             Err(e) => return Err(e).context("poll failed"),
         }

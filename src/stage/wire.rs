@@ -117,7 +117,10 @@ impl Channel {
     pub fn readable(&self, timeout: Duration) -> Result<bool> {
         let timeout = PollTimeout::try_from(timeout).unwrap_or(PollTimeout::MAX);
         loop {
-            match poll(&mut [PollFd::new(self.fd.as_fd(), PollFlags::POLLIN)], timeout) {
+            match poll(
+                &mut [PollFd::new(self.fd.as_fd(), PollFlags::POLLIN)],
+                timeout,
+            ) {
                 Ok(n) => return Ok(n > 0),
                 Err(Errno::EINTR) => {}
                 Err(e) => return Err(e.into()),
@@ -152,8 +155,13 @@ mod tests {
             panic!("closed");
         };
         assert_eq!((text.as_str(), fds.len()), ("hello", 1));
-        Channel::from(fds.into_iter().next().unwrap()).send(&7u8, &[]).unwrap();
-        assert!(matches!(y.receive::<u8>().unwrap(), Received::Message(7, _)));
+        Channel::from(fds.into_iter().next().unwrap())
+            .send(&7u8, &[])
+            .unwrap();
+        assert!(matches!(
+            y.receive::<u8>().unwrap(),
+            Received::Message(7, _)
+        ));
         drop(a);
         assert!(matches!(b.receive::<String>().unwrap(), Received::Closed));
         assert!(b.send(&1u8, &[]).is_err());
