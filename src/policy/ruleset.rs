@@ -152,6 +152,18 @@ mod tests {
         let path = dir.join("own.toml");
         let text = format!("{HEAD}block = [\"lab\"]\n[groups]\nlab = [\"10.20.0.0/16\"]\n");
         std::fs::write(&path, text).unwrap();
+        let chmod = |path: &Path, mode| {
+            std::fs::set_permissions(path, std::os::unix::fs::PermissionsExt::from_mode(mode))
+                .unwrap();
+        };
+        chmod(&dir, 0o700);
+        chmod(&path, 0o666);
+        let open = Ruleset::load(&PolicyName::File(path.clone())).unwrap_err();
+        assert!(
+            format!("{open:#}").contains("written by others"),
+            "{open:#}"
+        );
+        chmod(&path, 0o600);
         let ruleset = Ruleset::load(&PolicyName::File(path.clone())).unwrap();
         assert_eq!(
             ruleset.block,
@@ -165,10 +177,7 @@ mod tests {
             "{:#}",
             Ruleset::load(&PolicyName::File(path.clone())).unwrap_err()
         );
-        assert!(
-            gone.contains("own.toml cannot be read: No such file"),
-            "{gone}"
-        );
+        assert!(gone.contains("own.toml does not exist"), "{gone}");
     }
 
     #[test]
