@@ -1,5 +1,8 @@
 //! The networks that the host is attached to: what a program on it reaches without a router.
 
+#[cfg(test)]
+mod tests;
+
 use std::collections::BTreeMap;
 use std::net::IpAddr;
 

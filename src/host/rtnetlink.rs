@@ -11,7 +11,7 @@ use super::parse::{self, Dump, RTM_GETNEXTHOP};
 use crate::netlink::{Builder, NLM_F_DUMP, NLM_F_REQUEST, Netlink};
 
 /// How often a dump is asked for again when the host's network changes while it is read.
-const TRIES: u32 = 10;
+const TRIES: u32 = 30;
 
 /// `RTEXT_FILTER_SKIP_STATS` (`linux/rtnetlink.h`): counters are most of a link's message.
 const SKIP_STATS: u32 = 1 << 3;

@@ -5,6 +5,9 @@
 //! and the one of 2025 were seen to start with the arguments made here: dual stack, IPv6 only, offline, without a
 //! default route, with `default dev X`, and with the gateway outside of the address's prefix.
 
+#[cfg(test)]
+mod tests;
+
 use std::cmp::Reverse;
 use std::ffi::OsString;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
