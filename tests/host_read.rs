@@ -47,8 +47,17 @@ fn inside(test: &str, more: &str) -> bool {
         return true;
     }
     let script = format!("{SETUP}{more}\nexec \"$0\" --exact {test} --nocapture");
-    let output = Command::new("unshare")
-        .args(["-Urn", "sh", "-c", &script])
+    let output = Command::new("timeout")
+        .args([
+            "-sKILL",
+            "60",
+            "unshare",
+            "-Urn",
+            "--kill-child",
+            "sh",
+            "-c",
+            &script,
+        ])
         .arg(env::current_exe().unwrap())
         .env(INSIDE, "1")
         .output()
