@@ -51,8 +51,9 @@ fn changed_meanwhile(error: &anyhow::Error) -> bool {
 /// Every message about links, addresses and routes, and nexthop objects where a route refers to one.
 pub(super) fn dump(socket: &Netlink) -> Result<Dump> {
     let mut found = Vec::new();
-    // AF_UNSPEC answers for every family at once; a kernel without IPv6 answers for IPv4.
-    for kind in [libc::RTM_GETLINK, libc::RTM_GETADDR, libc::RTM_GETROUTE] {
+    // AF_UNSPEC answers for every family at once; a kernel without IPv6 answers for IPv4. Links come last, so that no
+    // address is of a link not seen yet: a link that is missing then has gone, and its addresses with it.
+    for kind in [libc::RTM_GETADDR, libc::RTM_GETROUTE, libc::RTM_GETLINK] {
         found.extend(socket.dump(&request(kind)?)?);
     }
     if parse::refers_to_nexthops(&found)? {
