@@ -15,6 +15,7 @@ use claude_isolated::dns::relay::Relay;
 use claude_isolated::dns::{self, ADDRESS, PORT};
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use nix::sched::{CloneFlags, unshare};
+use nix::sys::resource::{Resource, getrlimit, setrlimit};
 
 const INSIDE: &str = "DNS_RELAY_SCENARIO";
 
@@ -310,6 +311,16 @@ pub fn answer(query: &[u8], len: usize) -> Vec<u8> {
 pub fn with_rcode(mut answer: Vec<u8>, rcode: u8) -> Vec<u8> {
     answer[3] = answer[3] & 0xf0 | rcode;
     answer
+}
+
+/// Runs `scene` while this process can open no further descriptor.
+pub fn without_descriptors(scene: impl FnOnce()) {
+    let (soft, hard) = getrlimit(Resource::RLIMIT_NOFILE).unwrap();
+    // The lowest that is free.
+    let next = std::fs::File::open("/dev/null").unwrap().as_raw_fd();
+    setrlimit(Resource::RLIMIT_NOFILE, next as u64, hard).unwrap();
+    scene();
+    setrlimit(Resource::RLIMIT_NOFILE, soft, hard).unwrap();
 }
 
 /// Sends and gives the next datagram and how long it took.

@@ -204,3 +204,23 @@ scenario!(a_silent_connection_ends_after_thirty_seconds {
     assert!(is_closed(&mut client));
     assert_eq!(relay.deadline(), None);
 });
+
+scenario!(without_descriptors_a_connection_waits_and_the_loop_sleeps {
+    tcp_server(at("127.0.0.2"), resolver);
+    let sandbox = Sandbox::new("127.0.0.2");
+    let relay = Running::start(sandbox.relay());
+    let mut client = None;
+    // Room for the client's socket and no other.
+    let room = std::fs::File::open("/dev/null").unwrap();
+    without_descriptors(|| {
+        drop(room);
+        client = Some(sandbox.tcp());
+        let before = relay.wakeups();
+        thread::sleep(Duration::from_millis(2500));
+        // Once a second it tries.
+        assert!(relay.wakeups() - before <= 8, "{}", relay.wakeups() - before);
+    });
+    assert_eq!(ask_over(client.as_mut().unwrap(), 1), answer(&query(1), 20_000));
+    drop(client);
+    relay.wait_idle();
+});

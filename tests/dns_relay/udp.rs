@@ -263,3 +263,21 @@ scenario!(waiting_for_a_silent_server_does_not_spin {
     // The query and two deadlines, each rounded to a millisecond.
     assert!(relay.wakeups() <= 5, "{}", relay.wakeups());
 });
+
+scenario!(without_descriptors_the_client_is_told_and_no_server_is_blamed {
+    udp_server(at("127.0.0.2"), |query| vec![answer(query, 100)]);
+    udp_server(at("127.0.0.3"), |query| vec![answer(query, 200)]);
+    let sandbox = Sandbox::new("127.0.0.2 127.0.0.3");
+    let relay = Running::start(sandbox.relay());
+    let client = sandbox.udp();
+    // Also what resolv.conf said must be kept while it cannot be read.
+    assert_eq!(ask(&client, &query(1)).0.len(), 100);
+    thread::sleep(Duration::from_millis(1100));
+    without_descriptors(|| {
+        let (got, took) = ask(&client, &query(2));
+        assert_eq!((got[3] & 0xf, got.len()), (2, 29));
+        assert!(took < AT_ONCE, "{took:?}");
+    });
+    assert_eq!(ask(&client, &query(3)).0.len(), 100);
+    relay.wait_idle();
+});
