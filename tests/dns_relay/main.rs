@@ -2,6 +2,7 @@
 
 #[macro_use]
 mod harness;
+mod glibc;
 mod measure;
 mod tcp;
 mod udp;
