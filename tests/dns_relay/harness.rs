@@ -199,9 +199,13 @@ impl Running {
         self.wakeups.load(SeqCst)
     }
 
-    /// Waits until the relay has nothing in flight: no deadline, and nothing but its two sockets to wait for.
+    /// Whether it has nothing in flight: no deadline, and nothing but its two sockets to wait for.
+    pub fn is_idle(&self) -> bool {
+        self.idle.load(SeqCst)
+    }
+
     pub fn wait_idle(&self) {
-        wait_until("the relay is idle", || self.idle.load(SeqCst));
+        wait_until("the relay is idle", || self.is_idle());
     }
 }
 

@@ -5,6 +5,9 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering::SeqCst};
 use std::thread;
 use std::time::{Duration, Instant};
 
+use nix::libc::linger as Linger;
+use nix::sys::socket::{setsockopt, sockopt};
+
 use crate::harness::*;
 
 const AT_ONCE: Duration = Duration::from_millis(700);
@@ -42,6 +45,19 @@ fn is_closed(stream: &mut TcpStream) -> bool {
         Ok(len) => len == 0,
         Err(error) => error.kind() == ErrorKind::ConnectionReset,
     }
+}
+
+/// 10.0.0.0/24, and nobody there: connecting fails after three seconds of ARP.
+fn link_without_neighbours() -> Namespace {
+    let other = Namespace::new();
+    ip(&format!(
+        "link add veth0 type veth peer name veth1 netns {}",
+        other.thread
+    ));
+    ip("addr add 10.0.0.1/24 dev veth0");
+    ip("link set veth0 up");
+    other.run(|| ip("link set veth1 up"));
+    other
 }
 
 scenario!(queries_on_one_connection_are_answered {
@@ -120,12 +136,7 @@ scenario!(a_refusing_server_is_passed_over_at_once {
 });
 
 scenario!(a_silent_server_is_passed_over_after_two_seconds {
-    // On the link, and nobody there: no answer to ARP for three seconds.
-    let other = Namespace::new();
-    ip(&format!("link add veth0 type veth peer name veth1 netns {}", other.thread));
-    ip("addr add 10.0.0.1/24 dev veth0");
-    ip("link set veth0 up");
-    other.run(|| ip("link set veth1 up"));
+    let _link = link_without_neighbours();
     tcp_server(at("127.0.0.3"), resolver);
     let sandbox = Sandbox::new("10.0.0.2 127.0.0.3");
     let relay = Running::start(sandbox.relay());
@@ -197,6 +208,12 @@ scenario!(a_silent_connection_ends_after_thirty_seconds {
     while relay.deadline().is_none_or(|at| at < start + Duration::from_secs(29)) {
         turn(&mut relay, None, &wakeups, &idle);
     }
+    // Each byte begins the time anew.
+    let first = relay.deadline().unwrap();
+    thread::sleep(Duration::from_millis(20));
+    client.write_all(&[0]).unwrap();
+    turn(&mut relay, None, &wakeups, &idle);
+    assert!(relay.deadline().unwrap() >= first + Duration::from_millis(15));
     client.set_nonblocking(true).unwrap();
     relay.tick(start + Duration::from_secs(29));
     assert_eq!(client.read(&mut [0]).unwrap_err().kind(), ErrorKind::WouldBlock);
@@ -223,4 +240,18 @@ scenario!(without_descriptors_a_connection_waits_and_the_loop_sleeps {
     assert_eq!(ask_over(client.as_mut().unwrap(), 1), answer(&query(1), 20_000));
     drop(client);
     relay.wait_idle();
+});
+
+scenario!(a_client_that_is_gone_while_no_server_answers_does_not_spin {
+    let _link = link_without_neighbours();
+    let sandbox = Sandbox::new("10.0.0.2");
+    let relay = Running::start(sandbox.relay());
+    let client = sandbox.tcp();
+    // Closed with a reset, which poll(2) reports for as long as it is asked.
+    let now = Linger { l_onoff: 1, l_linger: 0 };
+    setsockopt(&client, sockopt::Linger, &now).unwrap();
+    wait_until("the relay took it", || !relay.is_idle());
+    drop(client);
+    relay.wait_idle();
+    assert!(relay.wakeups() <= 5, "{}", relay.wakeups());
 });

@@ -265,19 +265,37 @@ scenario!(waiting_for_a_silent_server_does_not_spin {
 });
 
 scenario!(without_descriptors_the_client_is_told_and_no_server_is_blamed {
-    udp_server(at("127.0.0.2"), |query| vec![answer(query, 100)]);
-    udp_server(at("127.0.0.3"), |query| vec![answer(query, 200)]);
+    let dead = udp_server(at("127.0.0.2"), silent);
+    udp_server(at("127.0.0.3"), helpful);
     let sandbox = Sandbox::new("127.0.0.2 127.0.0.3");
     let relay = Running::start(sandbox.relay());
     let client = sandbox.udp();
+    ask(&client, &query(1));
     // Also what resolv.conf said must be kept while it cannot be read.
-    assert_eq!(ask(&client, &query(1)).0.len(), 100);
     thread::sleep(Duration::from_millis(1100));
     without_descriptors(|| {
         let (got, took) = ask(&client, &query(2));
         assert_eq!((got[3] & 0xf, got.len()), (2, 29));
         assert!(took < AT_ONCE, "{took:?}");
     });
+    // Still the one that answers first: it is not the equal of the dead one.
     assert_eq!(ask(&client, &query(3)).0.len(), 100);
+    assert_eq!(dead.lock().unwrap().len(), 1);
+    relay.wait_idle();
+});
+
+scenario!(one_that_is_back_is_asked_first_again_before_one_that_is_not {
+    let dead = udp_server(at("127.0.0.2"), silent);
+    let sandbox = Sandbox::new("127.0.0.2 127.0.0.3");
+    let relay = Running::start(sandbox.relay());
+    let client = sandbox.udp();
+    let (got, _) = ask(&client, &query(1));
+    assert_eq!(got[3] & 0xf, 2);
+    udp_server(at("127.0.0.3"), helpful);
+    // Both have failed, so the file's order holds once more.
+    ask(&client, &query(2));
+    let (_, took) = ask(&client, &query(3));
+    assert!(took < AT_ONCE, "{took:?}");
+    assert_eq!(*dead.lock().unwrap(), [query(1), query(1), query(2)]);
     relay.wait_idle();
 });
