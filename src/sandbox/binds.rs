@@ -4,9 +4,12 @@ use std::ffi::OsString;
 use std::os::fd::RawFd;
 use std::path::{Path, PathBuf};
 
+use anyhow::Result;
+
 use crate::launch::Filesystem;
 
 use super::layout::{Access, Layout, Mount};
+use super::protect::protect;
 use super::toolchains;
 
 /// Where the program's supervisor is found inside; its presence also tells that one is inside.
@@ -42,7 +45,7 @@ pub struct Facts<'a> {
     /// Programs that are to be found inside, as found on the host.
     pub programs: &'a [PathBuf],
     pub filesystem: &'a Filesystem,
-    /// Configuration and ruleset files: read-only wherever a read-write bind would show them.
+    /// Configuration, rulesets and what else decides about the next start; none of it need exist.
     pub protected: &'a [PathBuf],
     /// The directory of an ssh-agent's socket.
     pub ssh_auth_sock: Option<&'a Path>,
@@ -52,8 +55,8 @@ pub struct Facts<'a> {
     pub bashrc: Option<RawFd>,
 }
 
-/// The sandbox's mounts, and one line for each thing that was left out.
-pub fn layout(facts: &Facts) -> (Layout, Vec<String>) {
+/// The sandbox's mounts, and one line for each thing that was left out. `Err` where something cannot be protected.
+pub fn layout(facts: &Facts) -> Result<(Layout, Vec<String>)> {
     let mut warnings = Vec::new();
     let mut layout = Layout::default();
     system(&mut layout, facts.home);
@@ -73,13 +76,8 @@ pub fn layout(facts: &Facts) -> (Layout, Vec<String>) {
             None => {}
         }
     }
-    for file in facts.protected {
-        let Ok(real) = file.canonicalize() else {
-            continue;
-        };
-        if layout.writable(&real) {
-            layout.cover(&real, Access::ReadOnly);
-        }
+    for path in facts.protected {
+        protect(&mut layout, path)?;
     }
     layout.bind_at(facts.self_exe, Path::new(INIT), Access::ReadOnly);
     if let Some(fd) = facts.bashrc {
@@ -88,7 +86,7 @@ pub fn layout(facts: &Facts) -> (Layout, Vec<String>) {
             to: BASHRC.into(),
         });
     }
-    (layout, warnings)
+    Ok((layout, warnings))
 }
 
 fn system(layout: &mut Layout, home: &Path) {

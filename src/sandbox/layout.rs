@@ -94,6 +94,11 @@ impl Layout {
         )
     }
 
+    /// Where the mount that decides what `path` is begins.
+    pub fn mount_point(&self, path: &Path) -> Option<&Path> {
+        self.over(path).map(Mount::to)
+    }
+
     /// The mount that decides what `path` is.
     fn over(&self, path: &Path) -> Option<&Mount> {
         let covering = self

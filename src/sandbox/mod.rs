@@ -4,6 +4,7 @@ pub mod binds;
 pub mod bwrap;
 pub mod layout;
 pub mod programs;
+pub mod protect;
 pub mod seccomp;
 pub mod toolchains;
 pub mod workspace;

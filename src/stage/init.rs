@@ -83,6 +83,7 @@ fn supervise(
             return Ok(EXIT_OURS);
         }
     };
+    control.send(&FromInit::Started, &[])?;
     loop {
         let mut fds = [
             PollFd::new(control.as_fd(), PollFlags::POLLIN),

@@ -85,6 +85,8 @@ pub enum FromInit {
     Refused {
         message: String,
     },
+    /// The program runs.
+    Started,
     /// The program could not be executed: the errno.
     NotExecuted {
         errno: i32,

@@ -80,11 +80,15 @@ pub struct Surroundings {
     pub cwd: PathBuf,
     pub path: OsString,
     pub self_exe: PathBuf,
+    /// Where configuration is looked for, whether or not it is there.
+    pub config_dirs: Vec<PathBuf>,
 }
 
 impl Surroundings {
     pub fn read() -> Result<Self> {
-        let home = launch::Environment::from_process()?.home;
+        let environment = launch::Environment::from_process()?;
+        let config_dirs = [environment.user_config(), environment.system_config];
+        let home = environment.home;
         let self_exe = std::env::current_exe().context("cannot find the path of this program")?;
         if !self_exe.exists() {
             bail!(
@@ -97,6 +101,11 @@ impl Surroundings {
             cwd: std::env::current_dir().context("the current directory cannot be used")?,
             path: std::env::var_os("PATH").unwrap_or_else(|| "/usr/local/bin:/usr/bin:/bin".into()),
             self_exe,
+            config_dirs: config_dirs
+                .iter()
+                .filter_map(|file| file.parent())
+                .map(Path::to_path_buf)
+                .collect(),
         })
     }
 }
@@ -169,6 +178,8 @@ pub fn prepare(launch: &Launch, around: &Surroundings) -> Result<Prepared> {
         &around.cwd,
     ));
     let mut protected = launch.config_files.clone();
+    protected.extend(around.config_dirs.iter().cloned());
+    protected.push(around.self_exe.clone());
     if let Some(launch::PolicyName::File(file)) = launch.firewall.as_ref().map(|f| &f.policy) {
         protected.push(file.clone());
     }
@@ -194,7 +205,7 @@ pub fn prepare(launch: &Launch, around: &Surroundings) -> Result<Prepared> {
             .ok()
             .map(|path| (path.as_path(), resolv.as_ref().map(|_| fd::RESOLV))),
         bashrc: shell.then_some(fd::BASHRC),
-    });
+    })?;
     warnings.extend(left_out);
     let chdir = if layout.shows(&around.cwd) {
         &around.cwd

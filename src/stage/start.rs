@@ -28,7 +28,7 @@ use crate::netlink::Netlink;
 use crate::nf;
 
 /// How long all of the start may take: a tool that hangs ends in an error.
-const LIMIT: Duration = Duration::from_secs(15);
+pub const LIMIT: Duration = Duration::from_secs(15);
 
 /// Signals that end a start, and that the supervisor passes on or notes.
 const WATCHED: [Signal; 5] = [
@@ -125,6 +125,8 @@ pub struct Running {
     /// The netfilter socket of the sandbox's network namespace.
     pub netlink: Option<Netlink>,
     pub log: Log,
+    /// Until when the program has to run; `None` once it does.
+    pub start_by: Option<Instant>,
 }
 
 /// Starts everything and opens the gate.
@@ -138,7 +140,6 @@ pub fn start(prepared: &Prepared, around: &Surroundings) -> Result<Running> {
     let flags = SfdFlags::SFD_CLOEXEC | SfdFlags::SFD_NONBLOCK;
     let (gate, sandbox_end) = Channel::pair()?;
     let mut starting = Starting {
-        deadline: Instant::now() + LIMIT,
         running: Running {
             signals: SignalFd::with_flags(&watched, flags).context("signalfd failed")?,
             gate,
@@ -147,6 +148,7 @@ pub fn start(prepared: &Prepared, around: &Surroundings) -> Result<Running> {
             relay: None,
             netlink: None,
             log: Log::new()?,
+            start_by: Some(Instant::now() + LIMIT),
         },
     };
     let inherited = inherited(prepared, sandbox_end)?;
@@ -190,7 +192,6 @@ fn inherited(prepared: &Prepared, gate: Channel) -> Result<Vec<(OwnedFd, RawFd)>
 }
 
 struct Starting {
-    deadline: Instant,
     running: Running,
 }
 
@@ -296,7 +297,8 @@ impl Starting {
                 let what = format!("{} ended {}", helper.name, how(helper.ended));
                 return Err(running.start_failed(&what));
             }
-            let left = self.deadline.saturating_duration_since(Instant::now());
+            let until = self.running.start_by.context("the start is over")?;
+            let left = until.saturating_duration_since(Instant::now());
             if left.is_zero() {
                 let limit = LIMIT.as_secs();
                 return Err(self

@@ -10,7 +10,7 @@ use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use nix::sys::signal::Signal;
 
 use super::plan::{FromInit, FromInner, ToInit};
-use super::start::{Running, how};
+use super::start::{LIMIT, Running, how};
 use super::wire::Received;
 use super::{EXIT_CANNOT_EXECUTE, EXIT_NOT_FOUND, signals};
 
@@ -77,6 +77,12 @@ fn watch(running: &mut Running) -> Result<End> {
             };
         }
         let now = Instant::now();
+        if running.start_by.is_some_and(|until| now >= until) {
+            bail!(
+                "bwrap did not complete the sandbox within {} s: given up",
+                LIMIT.as_secs()
+            );
+        }
         if let Some((signal, until)) = ending
             && now >= until
         {
@@ -105,7 +111,10 @@ fn watch(running: &mut Running) -> Result<End> {
 /// Sleeps until something happens, and lets the relay work.
 fn wait(running: &mut Running, until: Option<Instant>) -> Result<()> {
     let deadline = running.relay.as_ref().and_then(|relay| relay.deadline());
-    let deadline = [deadline, until].into_iter().flatten().min();
+    let deadline = [deadline, until, running.start_by]
+        .into_iter()
+        .flatten()
+        .min();
     let timeout = deadline.map_or(PollTimeout::NONE, |at| {
         // Rounded up: a wake-up before the time would only be followed by another.
         let left = at.saturating_duration_since(Instant::now()) + Duration::from_millis(1);
@@ -156,6 +165,7 @@ fn from_init(running: &mut Running) -> Result<Option<End>> {
             Received::Message(FromInit::NotExecuted { errno }, _) => {
                 return Ok(Some(End::NotExecuted(Errno::from_raw(errno))));
             }
+            Received::Message(FromInit::Started, _) => running.start_by = None,
             Received::Message(FromInit::Refused { message }, _) => bail!("{message}"),
             Received::Message(FromInit::Stopped { signal }, _) => {
                 signals::stop_self(Signal::try_from(signal)?)?;

@@ -1,0 +1,85 @@
+# What the scripts share. Sourced, with $root set; POSIX shell.
+
+say() { echo "$(basename "$0"): $*" >&2; }
+fail() { say "$*"; exit 125; }
+
+# The package manager of this system: apt, dnf, pacman, or nothing.
+package_manager() {
+    for manager in apt-get dnf pacman; do
+        if command -v "$manager" >/dev/null 2>&1; then echo "$manager"; return; fi
+    done
+}
+
+# The name that a package has here: package DEBIAN FEDORA ARCH.
+package() {
+    case $(package_manager) in
+        dnf) echo "$2" ;;
+        pacman) echo "$3" ;;
+        *) echo "$1" ;;
+    esac
+}
+
+# Packages that are missing, one a line: to_build and to_run; to_test adds what only the tests need.
+to_build() {
+    command -v cc >/dev/null 2>&1 || package gcc gcc gcc
+    command -v pkg-config >/dev/null 2>&1 || package pkg-config pkgconf-pkg-config pkgconf
+    pkg-config --exists libseccomp 2>/dev/null || package libseccomp-dev 'libseccomp-devel libseccomp-static glibc-static' libseccomp
+}
+to_run() {
+    command -v bwrap >/dev/null 2>&1 || package bubblewrap bubblewrap bubblewrap
+    command -v pasta >/dev/null 2>&1 || package passt passt passt
+    command -v getent >/dev/null 2>&1 || package libc-bin glibc-common glibc
+}
+to_test() {
+    command -v nft >/dev/null 2>&1 || [ -x /usr/sbin/nft ] || package nftables nftables nftables
+    command -v ip >/dev/null 2>&1 || package iproute2 iproute iproute2
+    command -v ping >/dev/null 2>&1 || package iputils-ping iputils iputils
+    command -v strace >/dev/null 2>&1 || package strace strace strace
+    command -v unshare >/dev/null 2>&1 || package util-linux util-linux util-linux
+    command -v npm >/dev/null 2>&1 || package 'nodejs npm' 'nodejs npm' 'nodejs npm'
+}
+
+# Installs the packages that are its arguments; asks first unless $yes is set.
+install_packages() {
+    [ $# -gt 0 ] || return 0
+    case $(package_manager) in
+        apt-get) update='apt-get update -qq' install='apt-get install -y -qq --no-install-recommends' ;;
+        dnf) update=true install='dnf install -y -q' ;;
+        pacman) update=true install='pacman -S --needed --noconfirm' ;;
+        *) fail "missing: $*. No package manager known here (apt, dnf, pacman): install these yourself." ;;
+    esac
+    sudo=
+    if [ "$(id -u)" != 0 ]; then
+        command -v sudo >/dev/null 2>&1 || fail "missing: $*. As root: $install $*"
+        sudo=sudo
+    fi
+    if [ -z "${yes:-}" ]; then
+        [ -t 0 ] || fail "missing: $*. Start with -y to install, or yourself: $sudo $install $*"
+        printf '%s\n' "Needed and not installed: $*" >&2
+        printf '%s' "Run \"$sudo $install $*\"? [y/N] " >&2
+        read -r answer
+        case $answer in y | Y | yes) ;; *) fail "nothing was installed" ;; esac
+    fi
+    $sudo $update >&2
+    $sudo $install "$@" >&2
+}
+
+# Cargo, new enough, in an environment that links the program statically where the system has what that takes: it then
+# starts faster, and its part in the sandbox needs no library there (docs/decisions/0004-static.md).
+cargo_setup() {
+    command -v cargo >/dev/null 2>&1 || fail "cargo was not found: install Rust (https://rustup.rs), then start this again"
+    wanted=$(sed -n 's/^rust-version = "\(.*\)"/\1/p' "$root/Cargo.toml")
+    found=$(rustc --version | cut -d' ' -f2)
+    [ "$(printf '%s\n' "$wanted" "$found" | sort -V | head -n 1)" = "$wanted" ] ||
+        fail "Rust $wanted or later is needed and this is $found: run \"rustup update\""
+    host=$(rustc -vV | sed -n 's/^host: //p')
+    libdir=$(pkg-config --variable=libdir libseccomp)
+    release="$root/target/release"
+    target=
+    case $host in *-linux-gnu) ;; *) return 0 ;; esac
+    [ -f "$libdir/libseccomp.a" ] && [ -f "$(cc -print-file-name=libc.a)" ] || return 0
+    export LIBSECCOMP_LINK_TYPE=static LIBSECCOMP_LIB_PATH="$libdir"
+    export RUSTFLAGS="${RUSTFLAGS:-} -C target-feature=+crt-static"
+    target="--target=$host"
+    release="$root/target/$host/release"
+}

@@ -1,0 +1,198 @@
+//! Keeping what decides about the next start out of this sandbox's reach: configuration, rulesets, this program itself.
+//!
+//! A read-only bind over a file is not enough where a directory above it can be renamed and another put in its place;
+//! so every directory between the read-write bind and the file becomes a mount point, which rename(2) refuses.
+
+use std::ffi::OsStr;
+use std::path::{Component, Path, PathBuf};
+
+use anyhow::{Result, bail};
+
+use super::layout::{Access, Layout, Mount};
+
+/// More symbolic links than this in one path are an error (`MAXSYMLINKS` of the kernel).
+const MAX_LINKS: usize = 40;
+
+/// Makes `path`, a file or a directory that need not exist, read-only in the sandbox wherever a read-write bind shows
+/// it. `Err` where the way to it leads over a symbolic link that the sandbox could change.
+pub fn protect(layout: &mut Layout, path: &Path) -> Result<()> {
+    let way = Way::walk(path)?;
+    if let Some(link) = way.links.iter().find(|link| layout.writable(link)) {
+        bail!(
+            "{} is reached through the symbolic link {}, which the sandbox could change and so decide about the next \
+             start: put it elsewhere, or start in another directory",
+            path.display(),
+            link.display()
+        );
+    }
+    if !layout.writable(&way.end) {
+        return Ok(());
+    }
+    let root = layout
+        .mount_point(&way.end)
+        .unwrap_or(Path::new("/"))
+        .to_path_buf();
+    let above: Vec<&Path> = way
+        .end
+        .ancestors()
+        .skip(1)
+        .take_while(|dir| *dir != root && dir.starts_with(&root))
+        .collect();
+    for dir in above {
+        layout.bind(dir, Access::ReadWrite);
+    }
+    if way.end.symlink_metadata().is_ok() {
+        layout.cover(&way.end, Access::ReadOnly);
+    } else {
+        // Nothing there yet, and nothing is to come there.
+        layout.push(Mount::Tmpfs(way.end));
+    }
+    Ok(())
+}
+
+/// A path followed to its end.
+#[derive(Debug, PartialEq, Eq)]
+struct Way {
+    /// Resolved. Where something is missing on the way, the first missing thing.
+    end: PathBuf,
+    /// The links that were followed, each under its resolved directory.
+    links: Vec<PathBuf>,
+}
+
+impl Way {
+    fn walk(path: &Path) -> Result<Way> {
+        let mut links = Vec::new();
+        let mut end = PathBuf::from("/");
+        let mut left: Vec<PathBuf> = parts(path);
+        while let Some(part) = left.pop() {
+            if part.as_os_str() == OsStr::new("..") {
+                end.pop();
+                continue;
+            }
+            let next = end.join(&part);
+            match next.symlink_metadata() {
+                Ok(meta) if meta.is_symlink() => {
+                    if links.len() == MAX_LINKS {
+                        bail!("{}: too many symbolic links", path.display());
+                    }
+                    let target = next.read_link()?;
+                    if target.is_absolute() {
+                        end = PathBuf::from("/");
+                    }
+                    left.extend(parts(&target));
+                    links.push(next);
+                }
+                Ok(_) => end = next,
+                Err(_) => return Ok(Way { end: next, links }),
+            }
+        }
+        Ok(Way { end, links })
+    }
+}
+
+/// The names of a path, the last one first.
+fn parts(path: &Path) -> Vec<PathBuf> {
+    let name = |part: Component| match part {
+        Component::Normal(name) => Some(PathBuf::from(name)),
+        Component::ParentDir => Some(PathBuf::from("..")),
+        _ => None,
+    };
+    path.components().rev().filter_map(name).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::fs;
+    use std::os::unix::fs::symlink;
+
+    /// A directory of this test's own, bound read-write; gone at the end.
+    struct Workspace(PathBuf);
+
+    impl Workspace {
+        fn new(name: &str) -> Self {
+            let dir = std::env::temp_dir().join(format!("protect-{name}-{}", std::process::id()));
+            fs::create_dir_all(dir.join("a/b")).unwrap();
+            fs::write(dir.join("a/b/c.toml"), "").unwrap();
+            Self(dir.canonicalize().unwrap())
+        }
+
+        fn layout(&self) -> Layout {
+            let mut layout = Layout::default();
+            layout.bind(&self.0, Access::ReadWrite);
+            layout
+        }
+    }
+
+    impl Drop for Workspace {
+        fn drop(&mut self) {
+            let _ = fs::remove_dir_all(&self.0);
+        }
+    }
+
+    #[test]
+    fn every_directory_above_becomes_a_mount_point() {
+        let w = Workspace::new("above");
+        let mut layout = w.layout();
+        protect(&mut layout, &w.0.join("a/b/c.toml")).unwrap();
+        let args = layout.args();
+        let args: Vec<&str> = args.iter().map(|arg| arg.to_str().unwrap()).collect();
+        let at = |path: &str| w.0.join(path).to_str().unwrap().to_owned();
+        let (root, a, b, c) = (at(""), at("a"), at("a/b"), at("a/b/c.toml"));
+        let root = root.trim_end_matches('/');
+        assert_eq!(
+            args,
+            [
+                "--bind",
+                root,
+                root,
+                "--bind",
+                &a,
+                &a,
+                "--bind",
+                &b,
+                &b,
+                "--ro-bind",
+                &c,
+                &c
+            ]
+        );
+    }
+
+    #[test]
+    fn what_is_missing_is_kept_missing() {
+        let w = Workspace::new("missing");
+        let mut layout = w.layout();
+        protect(&mut layout, &w.0.join("a/new/deep")).unwrap();
+        assert!(layout.mounts().contains(&&Mount::Tmpfs(w.0.join("a/new"))));
+        assert!(!layout.writable(&w.0.join("a/new/deep")));
+    }
+
+    #[test]
+    fn outside_of_read_write_binds_nothing_changes() {
+        let w = Workspace::new("outside");
+        let mut layout = w.layout();
+        protect(&mut layout, Path::new("/etc/hostname")).unwrap();
+        assert_eq!(layout, w.layout());
+    }
+
+    #[test]
+    fn a_link_into_the_workspace_is_followed_and_one_inside_is_refused() {
+        let w = Workspace::new("links");
+        let outside = Workspace::new("links-outside");
+        symlink(w.0.join("a"), outside.0.join("dotfiles")).unwrap();
+        let mut layout = w.layout();
+        protect(&mut layout, &outside.0.join("dotfiles/b/c.toml")).unwrap();
+        assert!(!layout.writable(&w.0.join("a/b/c.toml")));
+
+        symlink("b", w.0.join("a/alias")).unwrap();
+        let error = protect(&mut w.layout(), &outside.0.join("dotfiles/alias/c.toml")).unwrap_err();
+        let link = w.0.join("a/alias");
+        assert!(
+            error
+                .to_string()
+                .contains(&format!("symbolic link {}", link.display())),
+            "{error}"
+        );
+    }
+}
