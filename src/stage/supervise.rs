@@ -91,7 +91,11 @@ fn watch(running: &mut Running) -> Result<End> {
         wait(running, ending.map(|(_, until)| until))?;
         while let Some(info) = running.signals.read_signal()? {
             let number = info.ssi_signo as i32;
-            // SIGINT and SIGQUIT reach the program from the terminal, as they reached us.
+            // SIGINT and SIGQUIT reach the program from the terminal, as they reached us, once there is one.
+            let from_terminal = [Signal::SIGINT as i32, Signal::SIGQUIT as i32].contains(&number);
+            if from_terminal && running.start_by.is_some() {
+                return Ok(End::Forced(128 + number));
+            }
             if [Signal::SIGTERM as i32, Signal::SIGHUP as i32].contains(&number) {
                 // Asked twice: at once.
                 let grace = if ending.is_some() {
