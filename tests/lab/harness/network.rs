@@ -1,0 +1,185 @@
+//! The lab's network: a home LAN (`rtr`, `desk`, `nas`, `tv`) and a host on the internet (`isp`) behind the router.
+
+use std::fs::{self, File};
+use std::net::{Ipv4Addr, Ipv6Addr};
+use std::thread;
+use std::time::Duration;
+
+use anyhow::{Context, Result, anyhow};
+use nix::sched::{CloneFlags, setns};
+
+use super::command::{eventually, tool, tool_with_input};
+
+pub struct Host {
+    pub name: &'static str,
+    pub v4: &'static str,
+    /// Unique local, globally routable, link-local; those that the host has.
+    pub v6: &'static [&'static str],
+}
+
+pub const DESK: Host = Host {
+    name: "desk",
+    v4: "10.10.10.50",
+    v6: &["fd43:8dc9:a524::50", "2001:db8:1:1::50", "fe80::50"],
+};
+pub const RTR: Host = Host {
+    name: "rtr",
+    v4: "10.10.10.1",
+    v6: &["fd43:8dc9:a524::1", "2001:db8:1:1::1", "fe80::1"],
+};
+pub const NAS: Host = Host {
+    name: "nas",
+    v4: "10.10.10.10",
+    v6: &["fd43:8dc9:a524::10", "2001:db8:1:1::10", "fe80::10"],
+};
+pub const TV: Host = Host {
+    name: "tv",
+    v4: "10.10.10.55",
+    v6: &["fd43:8dc9:a524::55", "2001:db8:1:1::55", "fe80::55"],
+};
+pub const ISP: Host = Host {
+    name: "isp",
+    v4: "203.0.113.10",
+    v6: &["2001:db8:ffff::10"],
+};
+pub const HOSTS: &[Host] = &[DESK, RTR, NAS, TV, ISP];
+
+/// Runs `f` in the network namespace of a host of the lab. Sockets and processes made there stay there.
+pub fn on<T: Send>(host: &str, f: impl FnOnce() -> T + Send) -> Result<T> {
+    let path = format!("/run/netns/{host}");
+    let netns = File::open(&path).with_context(|| format!("cannot open {path}"))?;
+    thread::scope(|scope| {
+        let thread = scope.spawn(move || -> Result<T> {
+            setns(&netns, CloneFlags::CLONE_NEWNET)?;
+            Ok(f())
+        });
+        thread
+            .join()
+            .map_err(|_| anyhow!("a thread on {host} panicked"))?
+    })
+}
+
+/// A value below `/proc/sys/net` of the namespace of the calling thread.
+pub fn sysctl(name: &str, value: &str) -> Result<()> {
+    let path = format!("/proc/sys/net/{}", name.replace('.', "/"));
+    fs::write(&path, value).with_context(|| format!("cannot write {path}"))
+}
+
+pub fn build() -> Result<()> {
+    fs::create_dir_all("/run/netns")?;
+    for host in HOSTS {
+        tool("ip", &["netns", "add", host.name])?;
+        on(host.name, || -> Result<()> {
+            // Addresses are usable at once, and link-local ones are those of the table above.
+            for which in ["all", "default"] {
+                sysctl(&format!("ipv6.conf.{which}.accept_dad"), "0")?;
+                sysctl(&format!("ipv6.conf.{which}.accept_ra"), "0")?;
+            }
+            sysctl("ipv6.conf.default.addr_gen_mode", "1")?;
+            // Every group of the lab may ping, as on a usual desktop: group 0 is the only one that exists here.
+            sysctl("ipv4.ping_group_range", "0 0")
+        })??;
+    }
+    // The bridge has the name that every host's way to the LAN has.
+    let mut lines = "link set lo up\nlink add eth0 type bridge\nlink set eth0 up\n".to_owned();
+    for peer in ["desk", "nas", "tv", "isp"] {
+        lines += &format!("link add v-{peer} type veth peer name eth0 netns {peer}\n");
+        if peer != "isp" {
+            lines += &format!("link set v-{peer} master eth0\n");
+        }
+        lines += &format!("link set v-{peer} up\n");
+    }
+    lines += &addresses(&RTR, "eth0");
+    lines += "addr add 203.0.113.1/24 dev v-isp\naddr add 2001:db8:ffff::1/64 dev v-isp nodad\n";
+    // A router asks for its neighbours from a link-local address.
+    lines += "addr add fe80::1/64 dev v-isp nodad\n";
+    batch("rtr", &lines)?;
+    on("rtr", || -> Result<()> {
+        sysctl("ipv4.ip_forward", "1")?;
+        sysctl("ipv6.conf.all.forwarding", "1")
+    })??;
+    for host in [&DESK, &NAS, &TV] {
+        let routes =
+            "route add default via 10.10.10.1\n-6 route add default via fe80::1 dev eth0\n";
+        batch(
+            host.name,
+            &format!("{UP}{}{routes}", addresses(host, "eth0")),
+        )?;
+    }
+    let routes = "route add default via 203.0.113.1\n-6 route add default via 2001:db8:ffff::1\n";
+    batch(
+        "isp",
+        &format!(
+            "{UP}{}addr add fe80::10/64 dev eth0 nodad\n{routes}",
+            addresses(&ISP, "eth0")
+        ),
+    )
+}
+
+const UP: &str = "link set lo up\nlink set eth0 up\n";
+
+fn addresses(host: &Host, device: &str) -> String {
+    let mut lines = format!("addr add {}/24 dev {device}\n", host.v4);
+    for v6 in host.v6 {
+        lines += &format!("addr add {v6}/64 dev {device} nodad\n");
+    }
+    lines
+}
+
+/// `ip` commands, one a line, in the namespace of `host`.
+pub fn batch(host: &str, lines: &str) -> Result<()> {
+    // One family option a line is not possible in a batch: IPv6 routes are given in their own.
+    let (v6, rest): (Vec<&str>, Vec<&str>) = lines.lines().partition(|l| l.starts_with("-6 "));
+    tool_with_input(
+        "ip",
+        &["-n", host, "-batch", "-"],
+        &(rest.join("\n") + "\n"),
+    )?;
+    if !v6.is_empty() {
+        let v6: String = v6.iter().map(|l| format!("{}\n", &l[3..])).collect();
+        tool_with_input("ip", &["-6", "-n", host, "-batch", "-"], &v6)?;
+    }
+    Ok(())
+}
+
+/// Carriers come up a moment after the links.
+pub fn wait_until_up() -> Result<()> {
+    use super::probe::net::{Answer, tcp};
+    on("desk", || -> Result<()> {
+        for host in [&RTR, &NAS, &TV, &ISP] {
+            for address in std::iter::once(&host.v4).chain(host.v6) {
+                let at = target(address, 80)?;
+                eventually(
+                    &format!("{} reached from desk at {address}", host.name),
+                    Duration::from_secs(10),
+                    || {
+                        (tcp(at, Duration::from_millis(300)) == Answer::Open(host.name.into()))
+                            .then_some(())
+                    },
+                )?;
+            }
+        }
+        Ok(())
+    })?
+}
+
+/// Address and port, link-local ones through `eth0`.
+pub fn target(address: &str, port: u16) -> Result<std::net::SocketAddr> {
+    if let Ok(v4) = address.parse::<Ipv4Addr>() {
+        return Ok((v4, port).into());
+    }
+    let v6: Ipv6Addr = address
+        .parse()
+        .with_context(|| format!("no address: {address}"))?;
+    let scope = if needs_device(v6) {
+        nix::net::if_::if_nametoindex("eth0")?
+    } else {
+        0
+    };
+    Ok(std::net::SocketAddrV6::new(v6, port, 0, scope).into())
+}
+
+/// Link-local unicast, and multicast of the link.
+fn needs_device(v6: Ipv6Addr) -> bool {
+    v6.segments()[0] & 0xffc0 == 0xfe80 || v6.segments()[0] == 0xff02
+}
