@@ -8,13 +8,24 @@
 mod harness;
 
 mod controls;
+mod exit_status;
+mod loopback;
+mod on_block;
+mod process;
 mod reachability;
 
 use std::process::ExitCode;
 
 use harness::Scenario;
 
-const SCENARIOS: &[&[Scenario]] = &[controls::ALL, reachability::ALL];
+const SCENARIOS: &[&[Scenario]] = &[
+    controls::ALL,
+    reachability::ALL,
+    on_block::ALL,
+    loopback::ALL,
+    process::ALL,
+    exit_status::ALL,
+];
 
 fn main() -> ExitCode {
     harness::main(SCENARIOS)

@@ -1,6 +1,8 @@
 //! The program that scenarios start inside the sandbox; it says what it can do there, one line a question.
 
 pub mod net;
+pub mod session;
+pub mod system;
 
 use std::collections::BTreeMap;
 use std::process::ExitCode;
@@ -14,6 +16,13 @@ pub fn main(args: &[String]) -> ExitCode {
     let args: Vec<&str> = args.iter().map(String::as_str).collect();
     let outcome = match args.as_slice() {
         ["reach", targets @ ..] => reach(targets),
+        ["descriptors"] => system::descriptors(),
+        ["mounts", paths @ ..] => system::mounts(paths),
+        ["calls"] => system::calls(),
+        ["foreign", table] => system::foreign(table),
+        ["talk"] => session::talk(),
+        ["listen", port, mark] => session::listen(port, mark),
+        ["insist", question, begun, mark] => session::insist(question, begun, mark),
         ["send", address, port, text] => net::send(address, port, text),
         _ => Err(anyhow::anyhow!("probe: no such question: {args:?}")),
     };
