@@ -8,11 +8,14 @@
 mod harness;
 
 mod controls;
+mod dns;
 mod exit_status;
+mod kills;
 mod loopback;
 mod on_block;
 mod process;
 mod reachability;
+mod terminal;
 
 use std::process::ExitCode;
 
@@ -23,8 +26,11 @@ const SCENARIOS: &[&[Scenario]] = &[
     reachability::ALL,
     on_block::ALL,
     loopback::ALL,
+    dns::ALL,
     process::ALL,
     exit_status::ALL,
+    terminal::ALL,
+    kills::ALL,
 ];
 
 fn main() -> ExitCode {

@@ -36,6 +36,10 @@ impl Desk {
         fs::set_permissions(&home, fs::Permissions::from_mode(0o700))?;
         add_line("/etc/passwd", "user:x:1500:1500:user:/home/user:/bin/bash")?;
         add_line("/etc/group", "user:x:1500:")?;
+        fs::write(
+            "/etc/nsswitch.conf",
+            "passwd: files\ngroup: files\nhosts: files dns\n",
+        )?;
         let desk = Desk { mode, home, work };
         desk.resolv_conf("nameserver 10.10.10.1\n")?;
         desk.config("")?;
@@ -81,7 +85,7 @@ impl Desk {
     }
 
     /// Environment, directory and input of a session.
-    fn session(&self, command: &mut Command) {
+    pub fn session(&self, command: &mut Command) {
         let name = if self.mode == Mode::Root {
             "root"
         } else {

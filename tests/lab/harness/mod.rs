@@ -4,8 +4,11 @@
 pub mod command;
 pub mod desk;
 pub mod mounts;
+pub mod nameserver;
 pub mod network;
 pub mod probe;
+pub mod processes;
+pub mod pty;
 pub mod runner;
 pub mod services;
 
