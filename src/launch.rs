@@ -1,11 +1,26 @@
 //! What the user asked for: arguments, environment and configuration files, merged.
 
-use std::ffi::OsString;
-use std::path::PathBuf;
+use std::ffi::{OsStr, OsString};
+use std::path::{Path, PathBuf};
 
+use anyhow::{Context, Result, bail, ensure};
 use ipnetwork::IpNetwork;
 
+use crate::cli::{self, DryRun, Options, Parsed};
+use crate::config::environment::FIREWALL_VARIABLE;
+use crate::config::{self, Config};
 use crate::dest::Destination;
+
+pub use crate::config::environment::Environment;
+
+/// What is to be done. The texts end in a line end and are for stdout.
+#[derive(Debug, Clone, PartialEq, Eq)]
+#[expect(clippy::large_enum_variant, reason = "there is one in a process")]
+pub enum Request {
+    Help(String),
+    Version(String),
+    Launch(Launch),
+}
 
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Launch {
@@ -59,23 +74,183 @@ pub enum PolicyName {
     File(PathBuf),
 }
 
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, serde::Deserialize)]
+#[serde(rename_all = "lowercase")]
 pub enum OnBlock {
     Drop,
     Reject,
 }
 
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, serde::Deserialize)]
+#[serde(rename_all = "lowercase")]
 pub enum Netns {
     Auto,
     Pasta,
     Attach,
 }
 
-/// Paths are absolute and not resolved; those of the command line are known to exist.
+/// Paths are absolute and not resolved; those of `write` and `read` existed when the launch was resolved.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Filesystem {
     pub write: Vec<PathBuf>,
     pub read: Vec<PathBuf>,
     pub nas: Option<PathBuf>,
 }
+
+/// Merges the defaults, the configuration files, the environment and `args`, the arguments after the program's own name;
+/// later ones win, lists add up. Relative paths of `args` are relative to `cwd`.
+///
+/// `Err` in one line, for exit status 125: it names the argument, the variable, or the file with line and key.
+pub fn resolve(args: Vec<OsString>, env: &Environment, cwd: &Path) -> Result<Request> {
+    let options = match cli::parse(args)? {
+        Parsed::Help => return Ok(Request::Help(cli::help())),
+        Parsed::Version => return Ok(Request::Version(cli::version())),
+        Parsed::Options(options) => options,
+    };
+    let only = options.config.as_ref().map(|file| cwd.join(file));
+    let mut config = Config::load(env, only.as_deref())?;
+    let mut warnings = std::mem::take(&mut config.warnings);
+
+    for entry in &options.allow {
+        config.allow.push(allow(entry)?);
+    }
+    if let Some(name) = &options.policy {
+        config.policy = policy(name, cwd)?;
+    }
+    config
+        .write
+        .extend(bound(&options, "-w", &options.write, cwd)?);
+    config
+        .read
+        .extend(bound(&options, "-r", &options.read, cwd)?);
+
+    let firewall = match firewall_off(&options, env, &config)? {
+        None => Some(Firewall {
+            policy: config.policy,
+            allow: config.allow,
+            home: config.home,
+            on_block: config.on_block,
+            netns: config.netns,
+        }),
+        Some(off) => {
+            warnings.extend(off.warning());
+            if options.policy.is_some() || !options.allow.is_empty() {
+                warnings.push("without a firewall --policy and --allow do nothing".into());
+            }
+            None
+        }
+    };
+    Ok(Request::Launch(Launch {
+        action: match options.dry_run {
+            None => Action::Run,
+            Some(dry_run) => Action::DryRun {
+                json: dry_run == DryRun::Json,
+            },
+        },
+        program: match (options.shell, options.exec) {
+            (true, _) => Program::Shell { args: options.args },
+            (false, Some(program)) => Program::Exec {
+                program,
+                args: options.args,
+            },
+            (false, None) => Program::Configured {
+                command: config.command.into(),
+                args: config
+                    .args
+                    .into_iter()
+                    .map(OsString::from)
+                    .chain(options.args)
+                    .collect(),
+            },
+        },
+        firewall,
+        filesystem: Filesystem {
+            write: config.write,
+            read: config.read,
+            nas: config.nas,
+        },
+        seccomp: config.seccomp,
+        config_files: config.files,
+        warnings,
+    }))
+}
+
+/// What switched the firewall off.
+enum Off<'a> {
+    Option,
+    Variable,
+    File(&'a Path),
+}
+
+impl Off<'_> {
+    /// Said where it was not asked for on this command line.
+    fn warning(&self) -> Option<String> {
+        match self {
+            Off::Option => None,
+            Off::Variable => Some(format!("no firewall: {FIREWALL_VARIABLE}=0")),
+            Off::File(path) => Some(format!(
+                "no firewall: enabled = false in {}",
+                path.display()
+            )),
+        }
+    }
+}
+
+fn firewall_off<'a>(
+    options: &Options,
+    env: &Environment,
+    config: &'a Config,
+) -> Result<Option<Off<'a>>> {
+    // A wrong value is an error even where something else decides.
+    let variable = env.firewall()?;
+    Ok(match (options.full_net, variable, &config.firewall_off) {
+        (true, _, _) => Some(Off::Option),
+        (false, Some(false), _) => Some(Off::Variable),
+        (false, None, Some(file)) => Some(Off::File(file)),
+        (false, Some(true), _) | (false, None, None) => None,
+    })
+}
+
+fn allow(entry: &OsStr) -> Result<Destination> {
+    let text = entry
+        .to_str()
+        .with_context(|| format!("--allow: `{}` is not UTF-8", entry.to_string_lossy()))?;
+    text.parse().context("--allow")
+}
+
+fn policy(name: &OsStr, cwd: &Path) -> Result<PolicyName> {
+    if config::is_file(&name.to_string_lossy()) {
+        return Ok(PolicyName::File(cwd.join(name)));
+    }
+    match name.to_str() {
+        Some(word) => Ok(PolicyName::BuiltIn(word.into())),
+        None => bail!("--policy: `{}` is not UTF-8", name.to_string_lossy()),
+    }
+}
+
+/// The paths of `-w` or `-r`, absolute; each must exist.
+fn bound(options: &Options, option: &str, given: &[OsString], cwd: &Path) -> Result<Vec<PathBuf>> {
+    let absolute = |given: &OsString| {
+        let path = cwd.join(given);
+        let shown = given.to_string_lossy();
+        let exists = path
+            .try_exists()
+            .with_context(|| format!("{option} {shown}: cannot look at {}", path.display()))?;
+        let hint = match (&options.exec, options.shell) {
+            (Some(_), _) => format!("after -x PROGRAM, {option} is PROGRAM's"),
+            (None, true) => format!("to pass it to bash: -- {option} {shown}"),
+            (None, false) => format!("to pass it to claude: -- {option} {shown}"),
+        };
+        ensure!(
+            exists,
+            "{option} {shown}: {} does not exist; {hint}",
+            path.display()
+        );
+        // Takes out `.` and doubled slashes; `..` stays, since what it means depends on symbolic links.
+        Ok(path.components().collect())
+    };
+    given.iter().map(absolute).collect()
+}
+
+#[cfg(test)]
+mod tests;

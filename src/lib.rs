@@ -10,6 +10,7 @@ pub mod dest;
 pub mod dns;
 pub mod host;
 pub mod launch;
+pub mod nearest;
 pub mod netlink;
 pub mod nf;
 pub mod policy;

@@ -226,19 +226,19 @@ impl Netlink {
     pub fn dump(&self, request: &[u8]) -> Result<Vec<(u16, Vec<u8>)>> {
         self.send(request)?;
         let mut found = Vec::new();
+        let mut changed = false;
         loop {
             let buf = self.receive()?;
             for message in messages(&buf)? {
-                if message.flags & NLM_F_DUMP_INTR != 0 {
-                    // Read to the end first, or the rest would answer the next request.
-                    if message.kind == NLMSG_DONE {
-                        return Err(io::Error::from_raw_os_error(libc::EINTR).into());
-                    }
-                    continue;
-                }
+                // Any message may carry it, the last one not always: read to the end first, or the rest would answer
+                // the next request.
+                changed |= message.flags & NLM_F_DUMP_INTR != 0;
                 match (message.kind, message.errno()) {
                     (_, Some(errno)) if errno != 0 => {
                         return Err(io::Error::from_raw_os_error(errno).into());
+                    }
+                    (NLMSG_DONE, _) if changed => {
+                        return Err(io::Error::from_raw_os_error(libc::EINTR).into());
                     }
                     (NLMSG_DONE, _) => return Ok(found),
                     (NLMSG_ERROR, _) => {}

@@ -1,5 +1,13 @@
 //! What the host is attached to: links, addresses, routes and resolvers, read once at launch.
 
+pub mod attached;
+pub mod names;
+mod parse;
+#[cfg(test)]
+mod recorded;
+mod rtnetlink;
+pub mod uplink;
+
 use std::net::IpAddr;
 
 use ipnetwork::IpNetwork;
@@ -21,7 +29,8 @@ pub struct Link {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Address {
     pub link: u32,
-    /// The local address and the prefix length of its network.
+    /// The local address and the prefix length of its network; with a `peer` the prefix is the peer's, and this one
+    /// stands alone (/32, /128).
     pub addr: IpNetwork,
     /// The other end of a point-to-point link, where it differs from `addr`.
     pub peer: Option<IpNetwork>,
@@ -50,12 +59,19 @@ pub struct Hop {
     pub gateway: Option<IpAddr>,
 }
 
-/// What rtnetlink said of the host.
+/// What rtnetlink said of the host; [`Network::read`] asks for it.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Network {
     pub links: Vec<Link>,
     pub addresses: Vec<Address>,
     pub routes: Vec<Route>,
+}
+
+impl Network {
+    /// The interface with this index, if it was there.
+    pub fn link(&self, index: u32) -> Option<&Link> {
+        self.links.iter().find(|link| link.index == index)
+    }
 }
 
 /// A network that the host is attached to, and where that was read.

@@ -1,1 +1,33 @@
-//! nf
+//! nf_tables over netlink: from an nftables document to the kernel and back.
+//!
+//! ```text
+//! document ─ compile ─► Ruleset ─ encode ─► batches ─ load ─► kernel ─ verify ─► the same Ruleset
+//! ```
+//! [`compile`] and [`encode`] are pure. The subset of nf_tables is closed: what it does not know is an error, on the way
+//! in and on the way back. The bytes are those that nft 1.0.6 sends for the same document, dependencies between
+//! protocols included, so that nft lists the table as if it had loaded it.
+
+mod batch;
+mod compile;
+mod decode;
+mod elements;
+mod encode;
+mod expr;
+mod field;
+mod load;
+mod rule;
+mod ruleset;
+mod talk;
+mod uapi;
+mod value;
+mod verify;
+
+pub use batch::Batch;
+pub use compile::compile;
+pub use encode::encode;
+pub use load::load;
+pub use ruleset::{
+    Base, BaseChain, Chain, CmpOp, Expr, Hook, Interval, KeyType, MetaKey, Reject, Rule, Ruleset,
+    Set, Verdict,
+};
+pub use verify::verify;

@@ -1,9 +1,22 @@
-//! The policy: ordered rules, first match wins.
+//! The policy: ordered rules, first match wins. Pure: from what was asked for and read of the host to words, a verdict for
+//! a destination, and the nftables document.
 
-use ipnetwork::IpNetwork;
+mod build;
+mod decide;
+pub mod document;
+pub mod embed;
+pub mod merge;
+#[cfg(test)]
+mod naive;
+pub mod ruleset;
+pub mod words;
 
 use crate::dest::Service;
 use crate::launch::OnBlock;
+
+pub use document::document;
+pub use merge::Nets;
+pub use ruleset::Ruleset;
 
 /// The name of the nftables table, family `inet`.
 pub const TABLE: &str = "claudejail";
@@ -38,17 +51,16 @@ pub enum Match {
     Loopback,
     /// IPv6 neighbour discovery as pasta's link needs it, no wider (RFC 4861).
     NeighbourDiscovery,
-    /// To one of `nets` (both families, disjoint within a family); with a service only those ports.
+    /// To one of `nets`, which is not empty; with a service only those ports.
     To {
-        nets: Vec<IpNetwork>,
+        nets: Nets,
         service: Option<Service>,
         embedded: Embedded,
     },
     Any,
 }
 
-/// Whether a rule for IPv4 networks also holds where IPv6 addresses stand for them (IPv4-compatible and -mapped
-/// RFC 4291, NAT64 RFC 6052 and RFC 8215, 6to4 RFC 3056).
+/// Whether a rule for IPv4 networks also holds where IPv6 addresses stand for them ([`embed`]).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Embedded {
     Yes,

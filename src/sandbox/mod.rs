@@ -1,1 +1,12 @@
-//! sandbox
+//! What the program finds inside: mounts, environment, system calls; and the bwrap command line that makes it so.
+
+pub mod binds;
+pub mod bwrap;
+pub mod layout;
+pub mod programs;
+pub mod seccomp;
+pub mod toolchains;
+pub mod workspace;
+
+/// The first argument with which this executable is the sandbox's first process.
+pub const INIT_FLAG: &str = "--__init";

@@ -1,5 +1,52 @@
-//! The stages of a launch.
+//! The stages of a launch: this executable runs three times.
+//!
+//! [`outer`], the user's command, prepares everything and stays as the supervisor; [`inner`] is root of the user
+//! namespace that owns the sandbox's network and loads the table; [`init`] is the sandbox's first process.
 
-pub fn main() -> std::process::ExitCode {
-    std::process::ExitCode::from(125)
+pub mod dry_run;
+pub mod init;
+pub mod inner;
+pub mod outer;
+pub mod pasta;
+pub mod plan;
+pub mod prepare;
+pub mod signals;
+pub mod spawn;
+pub mod start;
+pub mod stdio;
+pub mod supervise;
+pub mod system;
+pub mod wire;
+
+use std::ffi::OsString;
+use std::process::ExitCode;
+
+use crate::sandbox::INIT_FLAG;
+
+/// The exit status of every failure of ours.
+pub const EXIT_OURS: i32 = 125;
+/// The program is there and cannot be executed.
+pub const EXIT_CANNOT_EXECUTE: i32 = 126;
+/// The program was not found.
+pub const EXIT_NOT_FOUND: i32 = 127;
+
+/// The first argument with which this executable is the inner stage.
+pub const INNER_FLAG: &str = "--__inner";
+/// The first argument of the throw-away process that mounts a fresh `/proc`.
+const PROC_FLAG: &str = "--__proc";
+
+pub fn main() -> ExitCode {
+    let args: Vec<OsString> = std::env::args_os().skip(1).collect();
+    let status = match args.first().and_then(|arg| arg.to_str()) {
+        Some(INNER_FLAG) => inner::run(),
+        Some(INIT_FLAG) => init::run(&args[1..]),
+        Some(PROC_FLAG) => inner::try_proc(),
+        _ => outer::run(args),
+    };
+    ExitCode::from(status as u8)
+}
+
+/// Says one line to the user.
+pub fn say(line: &str) {
+    eprintln!("claude-isolated: {line}");
 }

@@ -1,0 +1,158 @@
+//! Configuration files, merged: the defaults, then each file over what came before.
+
+pub mod environment;
+mod fault;
+mod schema;
+pub mod trust;
+
+use std::path::{Path, PathBuf};
+
+use anyhow::{Context, Result};
+use ipnetwork::IpNetwork;
+
+use crate::dest::Destination;
+use crate::launch::{Netns, OnBlock, PolicyName};
+use environment::{Environment, expand};
+pub use schema::is_file;
+
+const DEFAULT_POLICY: &str = "home-lan";
+
+/// What the configuration files say together.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Config {
+    /// The file that switched the firewall off; `None` where it is on.
+    pub firewall_off: Option<PathBuf>,
+    pub policy: PolicyName,
+    pub allow: Vec<Destination>,
+    pub home: Vec<IpNetwork>,
+    pub on_block: OnBlock,
+    pub netns: Netns,
+    /// Absolute; existed when read.
+    pub write: Vec<PathBuf>,
+    pub read: Vec<PathBuf>,
+    pub nas: Option<PathBuf>,
+    pub seccomp: bool,
+    pub command: PathBuf,
+    pub args: Vec<String>,
+    /// The files that were read, in order.
+    pub files: Vec<PathBuf>,
+    /// One line each.
+    pub warnings: Vec<String>,
+}
+
+impl Default for Config {
+    fn default() -> Self {
+        Config {
+            firewall_off: None,
+            policy: PolicyName::BuiltIn(DEFAULT_POLICY.into()),
+            allow: Vec::new(),
+            home: Vec::new(),
+            on_block: OnBlock::Drop,
+            netns: Netns::Auto,
+            write: Vec::new(),
+            read: Vec::new(),
+            nas: None,
+            seccomp: true,
+            command: "claude".into(),
+            args: vec!["--dangerously-skip-permissions".into()],
+            files: Vec::new(),
+            warnings: Vec::new(),
+        }
+    }
+}
+
+impl Config {
+    /// Reads `only`, an absolute path, which must exist, or else the files for all users and for the user, where they
+    /// exist. Nothing is read from the workspace: the sandbox can write there.
+    ///
+    /// `Err` names the file, and line and key where it is a matter of its text.
+    pub fn load(env: &Environment, only: Option<&Path>) -> Result<Self> {
+        let mut config = Config::default();
+        if let Some(path) = only {
+            let text = trust::read(path, env.uid)?
+                .with_context(|| format!("--config: {} does not exist", path.display()))?;
+            config.add(path, &text, &env.home)?;
+            return Ok(config);
+        }
+        for path in [&env.system_config, &env.user_config()] {
+            if let Some(text) = trust::read(path, env.uid)? {
+                config.add(path, &text, &env.home)?;
+            }
+        }
+        Ok(config)
+    }
+
+    /// Lays the text of one file over what came before: values replace, lists add up, `[program] args` replaces.
+    fn add(&mut self, path: &Path, text: &str, home: &Path) -> Result<()> {
+        let schema::File {
+            firewall,
+            filesystem,
+            sandbox,
+            program,
+        } = fault::parse(path, text)?;
+        match firewall.enabled {
+            Some(true) => self.firewall_off = None,
+            Some(false) => self.firewall_off = Some(path.into()),
+            None => {}
+        }
+        if let Some(policy) = firewall.policy {
+            let name = policy.0.0;
+            self.policy = match is_file(&name) {
+                true => PolicyName::File(expand(&name, home)),
+                false => PolicyName::BuiltIn(name),
+            };
+        }
+        self.allow.extend(firewall.allow.into_iter().map(|d| d.0));
+        self.home.extend(firewall.home.into_iter().map(|n| n.0.0));
+        set(&mut self.on_block, firewall.on_block);
+        set(&mut self.netns, firewall.netns);
+        for (key, into, paths) in [
+            ("write", &mut self.write, filesystem.write),
+            ("read", &mut self.read, filesystem.read),
+        ] {
+            for given in paths {
+                let given = expand(&given.0.0, home);
+                match given.try_exists() {
+                    Ok(true) => into.push(given),
+                    // A configured directory may be on a disk that is not there today.
+                    Ok(false) => self.warnings.push(format!(
+                        "{}: filesystem.{key}: {} does not exist; left out",
+                        path.display(),
+                        given.display()
+                    )),
+                    Err(e) => self.warnings.push(format!(
+                        "{}: filesystem.{key}: {}: {e}; left out",
+                        path.display(),
+                        given.display()
+                    )),
+                }
+            }
+        }
+        if let Some(nas) = filesystem.nas {
+            // Not looked at here: that would trigger an automount.
+            self.nas = nas.0.0.map(|nas| expand(&nas.0, home));
+        }
+        set(&mut self.seccomp, sandbox.seccomp);
+        set(
+            &mut self.command,
+            program.command.map(|c| expand(&c.0.0, home)),
+        );
+        set(
+            &mut self.args,
+            program
+                .args
+                .map(|args| args.into_iter().map(|a| a.0.0).collect()),
+        );
+        self.files.push(path.into());
+        Ok(())
+    }
+}
+
+fn set<T>(value: &mut T, given: Option<T>) {
+    if let Some(given) = given {
+        *value = given;
+    }
+}
+
+#[cfg(test)]
+pub(crate) mod tests;

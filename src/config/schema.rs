@@ -1,0 +1,239 @@
+//! The configuration file as it is written: sections, keys and the form of each value.
+
+use std::fmt;
+use std::marker::PhantomData;
+use std::str::FromStr;
+
+use anyhow::{Context, Result, ensure};
+use ipnetwork::IpNetwork;
+use serde::de::{self, Deserialize, Deserializer, Visitor};
+
+use crate::dest::{self, Destination};
+use crate::launch::{Netns, OnBlock};
+
+/// One file. What it does not say is `None` or empty.
+#[derive(Debug, Default, serde::Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct File {
+    pub firewall: Firewall,
+    pub filesystem: Filesystem,
+    pub sandbox: Sandbox,
+    pub program: Program,
+}
+
+#[derive(Debug, Default, serde::Deserialize)]
+#[serde(deny_unknown_fields, default, rename_all = "kebab-case")]
+pub struct Firewall {
+    pub enabled: Option<bool>,
+    pub policy: Option<Checked<Policy>>,
+    pub allow: Vec<Checked<Destination>>,
+    pub home: Vec<Checked<Network>>,
+    pub on_block: Option<OnBlock>,
+    pub netns: Option<Netns>,
+}
+
+#[derive(Debug, Default, serde::Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct Filesystem {
+    pub write: Vec<Checked<AnchoredPath>>,
+    pub read: Vec<Checked<AnchoredPath>>,
+    pub nas: Option<Checked<Nas>>,
+}
+
+#[derive(Debug, Default, serde::Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct Sandbox {
+    pub seccomp: Option<bool>,
+}
+
+#[derive(Debug, Default, serde::Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct Program {
+    pub command: Option<Checked<Command>>,
+    pub args: Option<Vec<Checked<Argument>>>,
+}
+
+/// A string that was read as a `T`; what is wrong with it is an error of its place in the file.
+#[derive(Debug)]
+pub struct Checked<T>(pub T);
+
+impl<'de, T: FromStr<Err = anyhow::Error>> Deserialize<'de> for Checked<T> {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        // In a visitor, since toml gives an error its place only where it comes from within.
+        deserializer.deserialize_str(Check(PhantomData))
+    }
+}
+
+struct Check<T>(PhantomData<T>);
+
+impl<T: FromStr<Err = anyhow::Error>> Visitor<'_> for Check<T> {
+    type Value = Checked<T>;
+
+    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("a string")
+    }
+
+    fn visit_str<E: de::Error>(self, text: &str) -> Result<Self::Value, E> {
+        text.parse()
+            .map(Checked)
+            .map_err(|e| E::custom(format!("{e:#}")))
+    }
+}
+
+/// An absolute path, or one below `~`, not expanded.
+#[derive(Debug)]
+pub struct AnchoredPath(pub String);
+
+impl FromStr for AnchoredPath {
+    type Err = anyhow::Error;
+
+    fn from_str(text: &str) -> Result<Self> {
+        ensure!(!text.is_empty(), "the path is empty");
+        no_nul(text)?;
+        ensure!(
+            text.starts_with('/') || text == "~" || text.starts_with("~/"),
+            "`{text}` is relative: write it from / or from ~/"
+        );
+        Ok(AnchoredPath(text.into()))
+    }
+}
+
+/// A directory, or none where the value is empty.
+#[derive(Debug)]
+pub struct Nas(pub Option<AnchoredPath>);
+
+impl FromStr for Nas {
+    type Err = anyhow::Error;
+
+    fn from_str(text: &str) -> Result<Self> {
+        Ok(Nas(match text {
+            "" => None,
+            _ => Some(text.parse()?),
+        }))
+    }
+}
+
+/// A ruleset's name, or its file, not expanded.
+#[derive(Debug)]
+pub struct Policy(pub String);
+
+impl FromStr for Policy {
+    type Err = anyhow::Error;
+
+    fn from_str(text: &str) -> Result<Self> {
+        ensure!(!text.is_empty(), "the name is empty");
+        match is_file(text) {
+            true => text.parse().map(|AnchoredPath(path)| Policy(path)),
+            false => no_nul(text).map(|()| Policy(text.into())),
+        }
+    }
+}
+
+/// Whether a policy's name is that of a file: one with a `/`, or ending in `.toml`.
+pub fn is_file(policy: &str) -> bool {
+    policy.contains('/') || policy.ends_with(".toml")
+}
+
+/// A program to be found on PATH, or its path, not expanded.
+#[derive(Debug)]
+pub struct Command(pub String);
+
+impl FromStr for Command {
+    type Err = anyhow::Error;
+
+    fn from_str(text: &str) -> Result<Self> {
+        ensure!(!text.is_empty(), "the program's name is empty");
+        match text.contains('/') || text == "~" {
+            true => text.parse().map(|AnchoredPath(path)| Command(path)),
+            false => no_nul(text).map(|()| Command(text.into())),
+        }
+    }
+}
+
+#[derive(Debug)]
+pub struct Argument(pub String);
+
+impl FromStr for Argument {
+    type Err = anyhow::Error;
+
+    fn from_str(text: &str) -> Result<Self> {
+        no_nul(text).map(|()| Argument(text.into()))
+    }
+}
+
+/// An address or a network to treat as home.
+#[derive(Debug)]
+pub struct Network(pub IpNetwork);
+
+impl FromStr for Network {
+    type Err = anyhow::Error;
+
+    fn from_str(text: &str) -> Result<Self> {
+        let net = dest::network(text).with_context(|| format!("bad network `{text}`"))?;
+        Ok(Network(net))
+    }
+}
+
+/// TOML can write a NUL, system calls cannot.
+fn no_nul(text: &str) -> Result<()> {
+    ensure!(!text.contains('\0'), "it has a NUL character in it");
+    Ok(())
+}
+
+/// Every section with its keys, in the order of the structures above.
+pub fn sections() -> [(&'static str, &'static [&'static str]); 4] {
+    [
+        ("firewall", keys::<Firewall>()),
+        ("filesystem", keys::<Filesystem>()),
+        ("sandbox", keys::<Sandbox>()),
+        ("program", keys::<Program>()),
+    ]
+}
+
+/// The keys that serde accepts for a structure, from the derived code itself.
+fn keys<'de, T: Deserialize<'de>>() -> &'static [&'static str] {
+    let mut keys: &'static [&'static str] = &[];
+    // The error is certain: no value is given.
+    let _ = T::deserialize(KeysOf(&mut keys));
+    keys
+}
+
+struct KeysOf<'a>(&'a mut &'static [&'static str]);
+
+impl<'de> Deserializer<'de> for KeysOf<'_> {
+    type Error = de::value::Error;
+
+    fn deserialize_any<V: Visitor<'de>>(self, _: V) -> Result<V::Value, Self::Error> {
+        Err(de::Error::custom("not a structure"))
+    }
+
+    fn deserialize_struct<V: Visitor<'de>>(
+        self,
+        _name: &'static str,
+        fields: &'static [&'static str],
+        _visitor: V,
+    ) -> Result<V::Value, Self::Error> {
+        *self.0 = fields;
+        Err(de::Error::custom("only the names are wanted"))
+    }
+
+    serde::forward_to_deserialize_any! {
+        bool i8 i16 i32 i64 i128 u8 u16 u32 u64 u128 f32 f64 char str string bytes byte_buf option unit unit_struct
+        newtype_struct seq tuple tuple_struct map enum identifier ignored_any
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_sections_are_all_there() {
+        assert_eq!(sections().map(|(name, _)| name), keys::<File>());
+        assert_eq!(
+            sections()[0].1,
+            ["enabled", "policy", "allow", "home", "on-block", "netns"]
+        );
+        assert!(sections().iter().all(|(_, keys)| !keys.is_empty()));
+    }
+}

@@ -1,0 +1,405 @@
+use std::fs;
+use std::os::unix::fs::{PermissionsExt, chown, symlink};
+use std::path::{Path, PathBuf};
+
+use nix::unistd::{Uid, mkdtemp};
+
+use super::*;
+
+/// A private directory with a home in it, removed at the end.
+pub struct Place {
+    pub dir: PathBuf,
+    pub env: Environment,
+}
+
+impl Place {
+    pub fn new() -> Self {
+        let dir = mkdtemp(&std::env::temp_dir().join("claude-isolated-XXXXXX")).unwrap();
+        let home = dir.join("home");
+        let place = Place {
+            env: Environment {
+                config_home: home.join(".config"),
+                home,
+                system_config: dir.join("etc/config.toml"),
+                firewall_variable: None,
+                uid: Uid::effective(),
+            },
+            dir,
+        };
+        fs::create_dir(&place.env.home).unwrap();
+        place
+    }
+
+    /// Writes a file that only its owner can change, and the directories above it.
+    pub fn write(&self, path: &Path, text: &str) {
+        let parent = path.parent().unwrap();
+        fs::create_dir_all(parent).unwrap();
+        set_mode(parent, 0o755);
+        fs::write(path, text).unwrap();
+        set_mode(path, 0o644);
+    }
+
+    pub fn system(&self, text: &str) {
+        self.write(&self.env.system_config, text);
+    }
+
+    pub fn user(&self, text: &str) {
+        self.write(&self.env.user_config(), text);
+    }
+
+    fn load(&self) -> Result<Config> {
+        Config::load(&self.env, None)
+    }
+
+    fn refused_file(&self) -> String {
+        format!("{:#}", self.load().expect_err("must be refused"))
+    }
+}
+
+impl Drop for Place {
+    fn drop(&mut self) {
+        let _ = fs::remove_dir_all(&self.dir);
+    }
+}
+
+fn set_mode(path: &Path, mode: u32) {
+    fs::set_permissions(path, fs::Permissions::from_mode(mode)).unwrap();
+}
+
+const EXAMPLE: &str = include_str!("../../config.example.toml");
+
+#[test]
+fn no_file_is_needed() {
+    assert_eq!(Place::new().load().unwrap(), Config::default());
+}
+
+#[test]
+fn the_example_is_the_defaults() {
+    let place = Place::new();
+    place.user(EXAMPLE);
+    let defaults = Config {
+        files: vec![place.env.user_config()],
+        ..Config::default()
+    };
+    assert_eq!(place.load().unwrap(), defaults);
+}
+
+#[test]
+fn the_example_has_every_key_and_each_has_a_comment() {
+    let table: toml::Table = EXAMPLE.parse().unwrap();
+    for (section, keys) in schema::sections() {
+        let found: Vec<&String> = table[section].as_table().unwrap().keys().collect();
+        for key in keys {
+            assert!(found.iter().any(|k| k == key), "{section}.{key}");
+        }
+        assert_eq!(found.len(), keys.len(), "{section}");
+    }
+    for paragraph in EXAMPLE.split("\n\n").filter(|p| p.contains("\n")) {
+        let lines: Vec<&str> = paragraph.lines().filter(|l| !l.starts_with('[')).collect();
+        assert!(lines[0].starts_with("# "), "{paragraph}");
+    }
+}
+
+#[test]
+fn the_samples_of_the_example_are_valid() {
+    let keys: Vec<&str> = schema::sections()
+        .into_iter()
+        .flat_map(|s| s.1)
+        .copied()
+        .collect();
+    let is_sample = |line: &str| {
+        line.strip_prefix("# ")
+            .and_then(|l| l.split_once(" = "))
+            .is_some_and(|(k, _)| keys.contains(&k))
+    };
+    // Each sample in place of the default that follows it; a second sample for a key replaces the first.
+    let mut text = String::new();
+    let mut sample: Option<&str> = None;
+    for line in EXAMPLE.lines() {
+        if is_sample(line) {
+            sample = line.strip_prefix("# ");
+        } else if let (Some((key, _)), false) = (line.split_once(" = "), line.starts_with('#')) {
+            let line = sample.take().filter(|s| s.starts_with(key)).unwrap_or(line);
+            text += &format!("{line}\n");
+        } else {
+            text += &format!("{line}\n");
+        }
+    }
+    let place = Place::new();
+    place.user(&text);
+    let config = place.load().unwrap();
+    assert_eq!(config.allow.len(), 5);
+    assert_eq!(config.home.len(), 1);
+    assert_eq!(config.on_block, OnBlock::Reject);
+    assert_eq!(config.netns, Netns::Attach);
+    assert_eq!(config.nas.as_deref(), Some(Path::new("/mnt/nas")));
+    assert_eq!(config.args, [""; 0]);
+    assert_eq!(config.command, place.env.home.join(".local/bin/claude"));
+    let mine = place.env.home.join(".config/claude-isolated/mine.toml");
+    assert_eq!(config.policy, PolicyName::File(mine));
+    assert_eq!(config.warnings.len(), 2, "{:?}", config.warnings);
+}
+
+#[test]
+fn later_files_win_and_lists_add_up() {
+    let place = Place::new();
+    for name in ["a", "b", "c"] {
+        fs::create_dir(place.env.home.join(name)).unwrap();
+    }
+    place.system(
+        "[firewall]\nenabled = false\npolicy = 'attached'\nallow = ['10.0.0.1']\nhome = ['10.1.0.0/16']\n\
+         on-block = 'reject'\nnetns = 'pasta'\n\
+         [filesystem]\nwrite = ['~/a']\nread = ['~/b']\nnas = '/mnt/nas'\n\
+         [sandbox]\nseccomp = false\n[program]\ncommand = 'codex'\nargs = ['a', 'b']\n",
+    );
+    let system = Config {
+        firewall_off: Some(place.env.system_config.clone()),
+        policy: PolicyName::BuiltIn("attached".into()),
+        allow: vec!["10.0.0.1".parse().unwrap()],
+        home: vec!["10.1.0.0/16".parse().unwrap()],
+        on_block: OnBlock::Reject,
+        netns: Netns::Pasta,
+        write: vec![place.env.home.join("a")],
+        read: vec![place.env.home.join("b")],
+        nas: Some("/mnt/nas".into()),
+        seccomp: false,
+        command: "codex".into(),
+        args: vec!["a".into(), "b".into()],
+        files: vec![place.env.system_config.clone()],
+        warnings: vec![],
+    };
+    assert_eq!(place.load().unwrap(), system);
+
+    place.user("");
+    let mut both = system;
+    both.files.push(place.env.user_config());
+    assert_eq!(place.load().unwrap(), both, "an empty file changes nothing");
+
+    place.user(
+        "[firewall]\nenabled = true\npolicy = '/p/mine'\nallow = ['10.0.0.2']\nhome = ['10.2.0.0/16']\n\
+         on-block = 'drop'\nnetns = 'auto'\n\
+         [filesystem]\nwrite = ['~/c']\nread = ['~']\nnas = ''\n\
+         [sandbox]\nseccomp = true\n[program]\ncommand = '~/bin/claude'\nargs = []\n",
+    );
+    let meant = Config {
+        firewall_off: None,
+        policy: PolicyName::File("/p/mine".into()),
+        allow: vec!["10.0.0.1".parse().unwrap(), "10.0.0.2".parse().unwrap()],
+        home: vec![
+            "10.1.0.0/16".parse().unwrap(),
+            "10.2.0.0/16".parse().unwrap(),
+        ],
+        on_block: OnBlock::Drop,
+        netns: Netns::Auto,
+        write: vec![place.env.home.join("a"), place.env.home.join("c")],
+        read: vec![place.env.home.join("b"), place.env.home.clone()],
+        nas: None,
+        seccomp: true,
+        command: place.env.home.join("bin/claude"),
+        args: vec![],
+        ..both
+    };
+    assert_eq!(place.load().unwrap(), meant);
+}
+
+#[test]
+fn one_named_file_instead_of_both() {
+    let place = Place::new();
+    place.system("[firewall]\nenabled = false");
+    place.user("nonsense");
+    let only = place.dir.join("only.toml");
+    let missing = Config::load(&place.env, Some(&only)).unwrap_err();
+    assert_eq!(
+        missing.to_string(),
+        format!("--config: {} does not exist", only.display())
+    );
+    place.write(&only, "[firewall]\npolicy = 'attached'");
+    let config = Config::load(&place.env, Some(&only)).unwrap();
+    assert_eq!(config.policy, PolicyName::BuiltIn("attached".into()));
+    assert_eq!((config.firewall_off, config.files), (None, vec![only]));
+}
+
+#[test]
+fn a_configured_path_that_is_missing_is_left_out_with_a_warning() {
+    let place = Place::new();
+    place.user("[filesystem]\nwrite = ['~/gone', '~']\nread = ['/proc/none']\nnas = '~/nas'");
+    let config = place.load().unwrap();
+    let file = place.env.user_config();
+    let home = place.env.home.display();
+    assert_eq!(config.write, std::slice::from_ref(&place.env.home));
+    assert_eq!(config.read, [""; 0].map(PathBuf::from));
+    assert_eq!(
+        config.warnings,
+        [
+            format!(
+                "{}: filesystem.write: {home}/gone does not exist; left out",
+                file.display()
+            ),
+            format!(
+                "{}: filesystem.read: /proc/none does not exist; left out",
+                file.display()
+            ),
+        ]
+    );
+}
+
+#[test]
+fn a_fault_names_file_line_and_key() {
+    let place = Place::new();
+    place.user("[firewall]\n\npolcy = 'attached'\n");
+    assert_eq!(
+        place.refused_file(),
+        format!(
+            "{}:3: there is no key firewall.polcy; did you mean `policy`?",
+            place.env.user_config().display()
+        )
+    );
+    fs::write(place.env.user_config(), b"[firewall]\n# \xff\n").unwrap();
+    assert_eq!(
+        place.refused_file(),
+        format!(
+            "{}:2: not UTF-8, which TOML is",
+            place.env.user_config().display()
+        )
+    );
+}
+
+#[test]
+fn a_file_that_others_can_change_is_refused() {
+    let place = Place::new();
+    let file = place.env.user_config();
+    let dir = file.parent().unwrap();
+    let (shown, dir_shown) = (file.display(), dir.display());
+    place.user("");
+    for mode in [0o664, 0o646, 0o666] {
+        set_mode(&file, mode);
+        assert_eq!(
+            place.refused_file(),
+            format!("{shown} can be written by others (mode {mode:04o}): run chmod go-w {shown}")
+        );
+    }
+    set_mode(&file, 0o600);
+    for mode in [0o775, 0o757] {
+        set_mode(dir, mode);
+        assert_eq!(
+            place.refused_file(),
+            format!(
+                "{dir_shown}, which holds configuration, can be written by others (mode {mode:04o}): \
+                 run chmod go-w {dir_shown}"
+            )
+        );
+    }
+    set_mode(dir, 0o1777);
+    place
+        .load()
+        .expect("the sticky bit keeps others from replacing the file");
+}
+
+#[test]
+fn the_directory_of_a_link_counts_too() {
+    let place = Place::new();
+    let (file, loose) = (place.dir.join("dotfiles/c.toml"), place.dir.join("loose"));
+    place.write(&file, "");
+    // Sets the directory's mode whatever the umask is.
+    place.user("");
+    fs::remove_file(place.env.user_config()).unwrap();
+    symlink(&file, place.env.user_config()).unwrap();
+    assert_eq!(place.load().unwrap().files, [place.env.user_config()]);
+    set_mode(file.parent().unwrap(), 0o777);
+    assert!(
+        place
+            .refused_file()
+            .contains("dotfiles, which holds configuration")
+    );
+    set_mode(file.parent().unwrap(), 0o755);
+
+    fs::create_dir(&loose).unwrap();
+    symlink(&file, loose.join("c.toml")).unwrap();
+    set_mode(&loose, 0o777);
+    let refused = Config::load(&place.env, Some(&loose.join("c.toml"))).unwrap_err();
+    assert!(
+        refused
+            .to_string()
+            .contains("loose, which holds configuration")
+    );
+}
+
+#[test]
+fn a_file_of_someone_else_is_refused() {
+    let mut place = Place::new();
+    place.user("");
+    let file = place.env.user_config();
+    if !Uid::effective().is_root() {
+        // The file is ours; to another user it is someone else's.
+        let owner = Uid::effective();
+        place.env.uid = Uid::from_raw(owner.as_raw() + 1);
+        assert!(
+            place
+                .refused_file()
+                .starts_with(&format!("{} belongs to uid {owner},", file.display()))
+        );
+        return;
+    }
+    chown(&file, Some(1501), None).unwrap();
+    place.env.uid = Uid::from_raw(1500);
+    assert_eq!(
+        place.refused_file(),
+        format!(
+            "{} belongs to uid 1501, who could change the configuration: it must be yours (uid 1500) or root's",
+            file.display()
+        )
+    );
+    chown(&file, Some(1500), None).unwrap();
+    place
+        .load()
+        .expect("a file of the user in a directory of root");
+    chown(file.parent().unwrap(), Some(1501), None).unwrap();
+    assert!(
+        place
+            .refused_file()
+            .contains("claude-isolated belongs to uid 1501")
+    );
+}
+
+#[test]
+fn only_a_regular_file_is_read() {
+    let place = Place::new();
+    let file = place.env.user_config();
+    fs::create_dir_all(&file).unwrap();
+    assert_eq!(
+        place.refused_file(),
+        format!("{} is not a regular file", file.display())
+    );
+    fs::remove_dir(&file).unwrap();
+    nix::unistd::mkfifo(&file, nix::sys::stat::Mode::S_IRUSR).unwrap();
+    assert_eq!(
+        place.refused_file(),
+        format!("{} is not a regular file", file.display())
+    );
+    fs::remove_file(&file).unwrap();
+    symlink(&file, &file).unwrap();
+    assert!(
+        place
+            .refused_file()
+            .starts_with(&format!("cannot read {}: ", file.display()))
+    );
+}
+
+#[test]
+fn an_absent_directory_is_an_absent_file() {
+    let place = Place::new();
+    fs::write(place.env.home.join(".config"), "a file").unwrap();
+    assert_eq!(place.load().unwrap(), Config::default());
+}
+
+#[test]
+fn a_hundred_thousand_allow_entries_are_read() {
+    let place = Place::new();
+    let entries: String = (0..100_000u32)
+        .map(|n| format!("'{}:445',\n", std::net::Ipv4Addr::from(0x0a00_0000 + n)))
+        .collect();
+    place.user(&format!("[firewall]\nallow = [\n{entries}]\n"));
+    let config = place.load().unwrap();
+    assert_eq!(config.allow.len(), 100_000);
+    assert_eq!(config.allow[99_999].to_string(), "10.1.134.159:445/tcp");
+}

@@ -1,0 +1,256 @@
+//! Queries over UDP, each from a socket and port of its own.
+
+use std::collections::{BTreeMap, HashMap};
+use std::io;
+use std::net::{SocketAddr, UdpSocket};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, RawFd};
+use std::time::{Duration, Instant};
+
+use nix::poll::PollFlags;
+
+use super::servers::Servers;
+use super::{connect, message};
+
+/// So long a server is waited for before the next is asked too.
+const PATIENCE: Duration = Duration::from_millis(1500);
+
+/// So often each server is asked.
+const ROUNDS: usize = 2;
+
+/// Beyond that many queries in flight the oldest is dropped.
+const MAX_QUERIES: usize = 256;
+
+/// A longer query is not one that a resolver would take over UDP (RFC 6891, section 6.2.5: 4096 is the usual limit).
+const MAX_QUERY: usize = 4096;
+
+/// Datagrams taken from one socket in one go: the others have their turn.
+const BURST: usize = 32;
+
+/// Relays the datagrams of one listening socket.
+pub struct Forwarder {
+    listener: UdpSocket,
+    /// By age.
+    queries: BTreeMap<u64, Query>,
+    next: u64,
+    /// Which query and which of its attempts a socket belongs to.
+    sockets: HashMap<RawFd, (u64, usize)>,
+}
+
+struct Query {
+    client: SocketAddr,
+    packet: Box<[u8]>,
+    /// One a server, in the order in which they are asked.
+    attempts: Vec<Attempt>,
+    /// Attempts begun so far, over all rounds.
+    turns: usize,
+    /// When the next attempt is due.
+    due: Instant,
+    /// The first SERVFAIL or its like, passed on where no server has anything better.
+    unhelpful: Option<Box<[u8]>>,
+}
+
+struct Attempt {
+    server: SocketAddr,
+    socket: Option<UdpSocket>,
+    /// The server has answered, unhelpfully: it need not be asked again.
+    answered: bool,
+}
+
+impl Query {
+    /// The attempt that is being waited for.
+    fn current(&self) -> usize {
+        (self.turns + self.attempts.len() - 1) % self.attempts.len()
+    }
+}
+
+impl Forwarder {
+    pub fn new(listener: UdpSocket) -> Self {
+        Self {
+            listener,
+            queries: BTreeMap::new(),
+            next: 0,
+            sockets: HashMap::new(),
+        }
+    }
+
+    pub fn interests(&self) -> impl Iterator<Item = (BorrowedFd<'_>, PollFlags)> {
+        let attempts = self.queries.values().flat_map(|query| &query.attempts);
+        let upstream = attempts.filter_map(|attempt| attempt.socket.as_ref());
+        std::iter::once(&self.listener)
+            .chain(upstream)
+            .map(|socket| (socket.as_fd(), PollFlags::POLLIN))
+    }
+
+    pub fn deadline(&self) -> Option<Instant> {
+        self.queries.values().map(|query| query.due).min()
+    }
+
+    /// Reads what `fd` has, if it is one of ours.
+    pub fn ready(&mut self, fd: RawFd, servers: &mut Servers, now: Instant, buf: &mut [u8]) {
+        if fd == self.listener.as_raw_fd() {
+            self.accept(servers, now, buf);
+        } else if let Some(&(id, attempt)) = self.sockets.get(&fd) {
+            self.receive(id, attempt, servers, now, buf);
+        }
+    }
+
+    /// Turns to the next server where the last one asked has not answered in time.
+    pub fn tick(&mut self, servers: &mut Servers, now: Instant) {
+        let overdue = self.queries.iter().filter(|(_, query)| query.due <= now);
+        for id in overdue.map(|(&id, _)| id).collect::<Vec<_>>() {
+            let query = &self.queries[&id];
+            servers.failed(query.attempts[query.current()].server, now);
+            self.advance(id, servers, now);
+        }
+    }
+
+    fn accept(&mut self, servers: &mut Servers, now: Instant, buf: &mut [u8]) {
+        for _ in 0..BURST {
+            let Ok((len, client)) = self.listener.recv_from(buf) else {
+                return;
+            };
+            let packet = &buf[..len];
+            if !message::is_query(packet) {
+                continue;
+            }
+            if len > MAX_QUERY {
+                self.reply(client, &message::servfail(packet));
+                continue;
+            }
+            if self.queries.len() == MAX_QUERIES
+                && let Some(&oldest) = self.queries.keys().next()
+            {
+                self.remove(oldest);
+            }
+            let attempts = servers.in_order(now).into_iter().map(|server| Attempt {
+                server,
+                socket: None,
+                answered: false,
+            });
+            let query = Query {
+                client,
+                packet: packet.into(),
+                attempts: attempts.collect(),
+                turns: 0,
+                due: now,
+                unhelpful: None,
+            };
+            let id = self.next;
+            self.next += 1;
+            self.queries.insert(id, query);
+            self.advance(id, servers, now);
+        }
+    }
+
+    fn receive(&mut self, id: u64, at: usize, servers: &mut Servers, now: Instant, buf: &mut [u8]) {
+        for _ in 0..BURST {
+            let Some(query) = self.queries.get_mut(&id) else {
+                return;
+            };
+            let current = at == query.current();
+            let attempt = &mut query.attempts[at];
+            let Some(socket) = &attempt.socket else {
+                return;
+            };
+            let len = match socket.recv(buf) {
+                Ok(len) => len,
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => return,
+                Err(_) => {
+                    servers.failed(attempt.server, now);
+                    self.close(id, at);
+                    if current {
+                        self.advance(id, servers, now);
+                    }
+                    return;
+                }
+            };
+            let answer = &buf[..len];
+            if !message::answers(answer, &query.packet) {
+                continue;
+            }
+            if current {
+                // A late answer does not make a slow server the first choice again.
+                servers.answered(attempt.server);
+            }
+            if !message::is_unhelpful(answer) {
+                let client = query.client;
+                self.reply(client, answer);
+                self.remove(id);
+                return;
+            }
+            attempt.answered = true;
+            query.unhelpful.get_or_insert_with(|| answer.into());
+            self.close(id, at);
+            if current {
+                self.advance(id, servers, now);
+            }
+            return;
+        }
+    }
+
+    /// Asks the next server that can be asked; where there is none the query ends with an error for the client.
+    fn advance(&mut self, id: u64, servers: &mut Servers, now: Instant) {
+        let Some(query) = self.queries.get_mut(&id) else {
+            return;
+        };
+        while query.turns < query.attempts.len() * ROUNDS {
+            query.turns += 1;
+            let at = query.current();
+            let attempt = &mut query.attempts[at];
+            if attempt.answered {
+                continue;
+            }
+            match attempt.ask(&query.packet) {
+                Ok(fd) => {
+                    self.sockets.insert(fd, (id, at));
+                    query.due = now + PATIENCE;
+                    return;
+                }
+                Err(error) => {
+                    if !connect::is_shortage(&error) {
+                        servers.failed(attempt.server, now);
+                    }
+                    self.close(id, at);
+                    return self.advance(id, servers, now);
+                }
+            }
+        }
+        let client = query.client;
+        let answer = query.unhelpful.take();
+        let answer = answer.unwrap_or_else(|| message::servfail(&query.packet).into());
+        self.reply(client, &answer);
+        self.remove(id);
+    }
+
+    /// Sent or, where the client's buffer is full or it is gone, not: as ever with UDP.
+    fn reply(&self, client: SocketAddr, answer: &[u8]) {
+        let _ = self.listener.send_to(answer, client);
+    }
+
+    fn close(&mut self, id: u64, at: usize) {
+        let query = self.queries.get_mut(&id);
+        if let Some(socket) = query.and_then(|query| query.attempts[at].socket.take()) {
+            self.sockets.remove(&socket.as_raw_fd());
+        }
+    }
+
+    fn remove(&mut self, id: u64) {
+        if let Some(query) = self.queries.remove(&id) {
+            for socket in query.attempts.iter().filter_map(|a| a.socket.as_ref()) {
+                self.sockets.remove(&socket.as_raw_fd());
+            }
+        }
+    }
+}
+
+impl Attempt {
+    /// Sends the query, in the second round from the same socket, and gives that socket's number.
+    fn ask(&mut self, packet: &[u8]) -> io::Result<RawFd> {
+        let socket = match &mut self.socket {
+            Some(socket) => socket,
+            none => none.insert(connect::udp(self.server)?),
+        };
+        socket.send(packet)?;
+        Ok(socket.as_raw_fd())
+    }
+}

@@ -1,0 +1,296 @@
+//! `build` and `decide` against an evaluation that knows neither merging nor intervals: every network is asked one by one,
+//! and IPv6 forms are networks written out from the RFCs.
+
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+
+use ipnetwork::{IpNetwork, Ipv4Network, Ipv6Network};
+
+use super::{Policy, Ruleset, Verdict};
+use crate::dest::{Allowed, Destination, Proto, Service, Target};
+use crate::host::Attached;
+use crate::launch::{Firewall, Netns, OnBlock, PolicyName};
+
+/// SplitMix64 (Steele and others 2014).
+struct Random(u64);
+
+impl Random {
+    fn next(&mut self) -> u64 {
+        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        let mut z = self.0;
+        z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+        z ^ (z >> 31)
+    }
+
+    fn below(&mut self, n: u64) -> u64 {
+        self.next() % n
+    }
+
+    /// An address of a small world, in which chance meets: few high parts, few bits set.
+    fn v4(&mut self) -> Ipv4Addr {
+        let high = [10, 100, 169, 172, 192, 203, 224, 255][self.below(8) as usize];
+        let octet = |r: &mut Self| [0, 1, 7, 16, 64, 168, 254, 255][r.below(8) as usize];
+        Ipv4Addr::new(high, octet(self), octet(self), octet(self))
+    }
+
+    fn v6(&mut self) -> Ipv6Addr {
+        let high =
+            [0x2001, 0x2002, 0xfd43, 0xfe80, 0xfec0, 0xff02, 0, 0x64][self.below(8) as usize];
+        let mut parts = [0; 8];
+        parts[0] = high;
+        for part in &mut parts[1..] {
+            *part = [0, 0, 0, 1, 0xffff, 0xff9b, 0x0a01, 0x10][self.below(8) as usize];
+        }
+        Ipv6Addr::from(parts)
+    }
+
+    fn form(&mut self, v4: Ipv4Addr) -> Ipv6Addr {
+        let [a, b, c, d] = v4.octets();
+        let text = match self.below(6) {
+            0 => format!("::{v4}"),
+            1 => format!("::ffff:{v4}"),
+            2 => format!("64:ff9b::{v4}"),
+            3 => format!("64:ff9b:1:{:x}::{v4}", self.below(0xffff)),
+            4 => format!("2002:{a:02x}{b:02x}:{c:02x}{d:02x}::{:x}", self.below(9)),
+            _ => format!("64:ff9b:2::{v4}"),
+        };
+        text.parse().unwrap()
+    }
+
+    fn address(&mut self) -> IpAddr {
+        match self.below(3) {
+            0 => self.v4().into(),
+            1 => self.v6().into(),
+            _ => {
+                let v4 = self.v4();
+                self.form(v4).into()
+            }
+        }
+    }
+
+    /// An address in, or in the same /56 as, one of the networks; or any.
+    fn near(&mut self, nets: &[IpNetwork]) -> IpAddr {
+        if nets.is_empty() || self.below(2) == 0 {
+            return self.address();
+        }
+        let net = nets[self.below(nets.len() as u64) as usize];
+        match (net, self.below(3)) {
+            (IpNetwork::V4(n), 0) => self.form(n.ip()).into(),
+            (IpNetwork::V6(n), 0) => Ipv6Addr::from_bits(n.ip().to_bits() ^ 3 << 64).into(),
+            (IpNetwork::V6(n), 1) => n.network().into(),
+            _ => net.broadcast(),
+        }
+    }
+
+    fn net(&mut self) -> IpNetwork {
+        if self.below(2) == 0 {
+            let len = 8 + self.below(25) as u8;
+            IpNetwork::new(self.v4().into(), len).unwrap()
+        } else {
+            let len = [16, 48, 55, 56, 57, 64, 96, 128][self.below(8) as usize];
+            IpNetwork::new(self.v6().into(), len).unwrap()
+        }
+    }
+
+    fn service(&mut self) -> Option<Service> {
+        let proto = [Proto::Tcp, Proto::Udp][self.below(2) as usize];
+        let first = 1 + self.below(6) as u16;
+        let last = first + self.below(3) as u16;
+        (self.below(3) > 0).then_some(Service { proto, first, last })
+    }
+}
+
+/// The networks of `net`'s IPv6 forms, but the one of RFC 8215.
+fn forms(net: Ipv4Network) -> Vec<Ipv6Network> {
+    let (addr, len) = (net.network(), net.prefix());
+    let [a, b, c, d] = addr.octets();
+    let mut nets: Vec<Ipv6Network> = ["::", "::ffff:", "64:ff9b::"]
+        .iter()
+        .map(|high| format!("{high}{addr}/{}", 96 + len).parse().unwrap())
+        .collect();
+    let six_to_four = format!("2002:{a:02x}{b:02x}:{c:02x}{d:02x}::/{}", 16 + len);
+    nets.push(six_to_four.parse().unwrap());
+    nets
+}
+
+fn blocked(nets: &[IpNetwork], dst: IpAddr) -> bool {
+    let v4: Vec<Ipv4Network> = nets
+        .iter()
+        .filter_map(|n| match n {
+            IpNetwork::V4(n) => Some(*n),
+            IpNetwork::V6(_) => None,
+        })
+        .collect();
+    let plain = nets.iter().any(|n| n.contains(dst));
+    let IpAddr::V6(dst) = dst else {
+        return plain;
+    };
+    let formed = v4.iter().any(|n| forms(*n).iter().any(|f| f.contains(dst)));
+    let local: Ipv6Network = "64:ff9b:1::/48".parse().unwrap();
+    let [.., a, b, c, d] = dst.octets();
+    let translated = local.contains(dst) && {
+        let compatible: Ipv6Addr = format!("::{a}.{b}.{c}.{d}").parse().unwrap();
+        v4.iter().any(|n| n.contains(Ipv4Addr::new(a, b, c, d)))
+            || !v4.is_empty() && nets.iter().any(|n| n.contains(compatible.into()))
+    };
+    plain || formed || translated
+}
+
+/// What the user means, from the ruleset's words alone.
+fn naive(
+    name: &str,
+    home: &[IpNetwork],
+    allowed: &[Allowed],
+    attached: &[Attached],
+    dst: IpAddr,
+    asked: Option<(Proto, u16)>,
+) -> (Verdict, String) {
+    let entry = |a: &&Allowed| {
+        a.addresses.iter().any(|n| n.contains(dst))
+            && match (a.entry.service, asked) {
+                (None, _) => true,
+                (Some(s), Some((proto, port))) => {
+                    s.proto == proto && s.first <= port && port <= s.last
+                }
+                (Some(_), None) => false,
+            }
+    };
+    if allowed
+        .iter()
+        .any(|a| a.entry.service.is_none() && entry(&a))
+    {
+        return (Verdict::Accept, "allow".into());
+    }
+    // Services in the order in which they are first named, whether or not that entry is the one.
+    for named in allowed {
+        let same = |a: &&Allowed| a.entry.service == named.entry.service;
+        let Some(service) = named.entry.service else {
+            continue;
+        };
+        if allowed.iter().filter(same).any(|a| entry(&a)) {
+            let words = super::build::service_words(service);
+            return (Verdict::Accept, format!("allow {words}"));
+        }
+    }
+    let attached: Vec<IpNetwork> = attached.iter().map(|a| a.net).collect();
+    let prefix: Vec<IpNetwork> = attached
+        .iter()
+        .filter(|n| n.is_ipv6() && n.prefix() > 56 && n.prefix() < 128)
+        .filter(|n| "2000::/3".parse::<IpNetwork>().unwrap().contains(n.ip()))
+        .map(|n| IpNetwork::new(n.ip(), 56).unwrap())
+        .collect();
+    let listed = |nets: &[&str]| {
+        nets.iter()
+            .map(|n| n.parse().unwrap())
+            .collect::<Vec<IpNetwork>>()
+    };
+    let private = listed(&[
+        "10.0.0.0/8",
+        "172.16.0.0/12",
+        "192.168.0.0/16",
+        "100.64.0.0/10",
+        "fc00::/7",
+        "fec0::/10",
+    ]);
+    let mut groups = vec![("attached", attached), ("home", home.to_vec())];
+    if name == "home-lan" {
+        groups.extend([("prefix", prefix), ("private", private)]);
+    }
+    groups.extend([
+        ("link-local", listed(&["169.254.0.0/16", "fe80::/10"])),
+        ("multicast", listed(&["224.0.0.0/4", "ff00::/8"])),
+        ("broadcast", listed(&["255.255.255.255/32"])),
+    ]);
+    for (name, nets) in groups {
+        if blocked(&nets, dst) {
+            return (Verdict::Block, name.into());
+        }
+    }
+    (Verdict::Accept, "internet".into())
+}
+
+#[test]
+fn decide_agrees_with_a_naive_evaluation() {
+    let mut random = Random(1);
+    let mut reached = std::collections::BTreeMap::<String, usize>::new();
+    for round in 0..400 {
+        let name = ["home-lan", "attached"][round % 2];
+        let count = random.below(12) as usize;
+        let home: Vec<IpNetwork> = (0..random.below(4)).map(|_| random.net()).collect();
+        let attached: Vec<Attached> = (0..random.below(8))
+            .map(|_| Attached {
+                net: random.net(),
+                device: "eth0".into(),
+                source: String::new(),
+            })
+            .collect();
+        let allowed: Vec<Allowed> = (0..count)
+            .map(|_| Allowed {
+                entry: Destination {
+                    target: Target::Name("x".into()),
+                    service: random.service(),
+                },
+                addresses: (0..random.below(4)).map(|_| random.net()).collect(),
+            })
+            .collect();
+        let firewall = Firewall {
+            policy: PolicyName::BuiltIn(name.into()),
+            allow: vec![],
+            home: home.clone(),
+            on_block: OnBlock::Drop,
+            netns: Netns::Auto,
+        };
+        let ruleset = Ruleset::load(&firewall.policy).unwrap();
+        let policy = Policy::build(&ruleset, &firewall, &allowed, &attached);
+        let own = home.iter().copied().chain(attached.iter().map(|a| a.net));
+        let own: Vec<IpNetwork> = own
+            .chain(allowed.iter().flat_map(|a| a.addresses.clone()))
+            .collect();
+        for _ in 0..200 {
+            let dst = random.near(&own);
+            let proto = [Proto::Tcp, Proto::Udp][random.below(2) as usize];
+            let asked = (random.below(3) > 0).then(|| (proto, random.below(10) as u16));
+            let (verdict, rule) = policy.decide(dst, asked);
+            let meant = naive(name, &home, &allowed, &attached, dst, asked);
+            assert_eq!(
+                (verdict, rule.name.clone()),
+                meant,
+                "{dst} {asked:?} {policy:?}"
+            );
+            *reached.entry(meant.1).or_default() += 1;
+        }
+    }
+    for name in [
+        "allow",
+        "allow tcp 1",
+        "allow udp 2-3",
+        "attached",
+        "home",
+        "prefix",
+        "private",
+        "link-local",
+        "multicast",
+        "broadcast",
+        "internet",
+    ] {
+        assert!(reached.get(name) > Some(&5), "{name}: {reached:?}");
+    }
+}
+
+#[test]
+fn the_order_of_rules() {
+    let firewall = Firewall {
+        policy: PolicyName::BuiltIn("home-lan".into()),
+        allow: vec![],
+        home: vec![],
+        on_block: OnBlock::Drop,
+        netns: Netns::Auto,
+    };
+    let ruleset = Ruleset::load(&firewall.policy).unwrap();
+    let policy = Policy::build(&ruleset, &firewall, &[], &[]);
+    let names: Vec<&str> = policy.rules.iter().map(|r| r.name.as_str()).collect();
+    assert_eq!(
+        names.join(", "),
+        "loopback, neighbour discovery, private, link-local, multicast, broadcast, internet"
+    );
+}

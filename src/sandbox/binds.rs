@@ -1,0 +1,269 @@
+//! Which of the host's files the program sees: a curated list, read-only but for the workspace and Claude's own state.
+
+use std::ffi::OsString;
+use std::os::fd::RawFd;
+use std::path::{Path, PathBuf};
+
+use crate::launch::Filesystem;
+
+use super::layout::{Access, Layout, Mount};
+use super::toolchains;
+
+/// Where the program's supervisor is found inside; its presence also tells that one is inside.
+pub const INIT: &str = "/.claude-isolated/init";
+/// The start file of the `-s` shell.
+pub const BASHRC: &str = "/.claude-isolated/bashrc";
+
+/// What Claude Code keeps below the home directory: a directory and a file.
+pub const CLAUDE_STATE: [&str; 2] = [".claude", ".claude.json"];
+
+const SYSTEM: &[&str] = &[
+    "/usr", "/bin", "/sbin", "/lib", "/lib32", "/lib64", "/opt", "/nix", "/gnu", "/etc", "/run",
+    "/var",
+];
+/// Kernel interfaces that bwrap leaves writable for root (seen with 0.8: core_pattern) are covered in every mode.
+const PROC_READ_ONLY: &[&str] = &[
+    "/proc/sys",
+    "/proc/sysrq-trigger",
+    "/proc/irq",
+    "/proc/bus",
+    "/proc/fs",
+];
+
+/// What the layout is made from. Paths are absolute; `home` and `cwd` are resolved.
+#[derive(Debug)]
+pub struct Facts<'a> {
+    pub home: &'a Path,
+    pub cwd: &'a Path,
+    pub path: &'a std::ffi::OsStr,
+    pub workspace: Option<&'a Path>,
+    /// This executable, bound as the sandbox's first process.
+    pub self_exe: &'a Path,
+    /// Programs that are to be found inside, as found on the host.
+    pub programs: &'a [PathBuf],
+    pub filesystem: &'a Filesystem,
+    /// Configuration and ruleset files: read-only wherever a read-write bind would show them.
+    pub protected: &'a [PathBuf],
+    /// The directory of an ssh-agent's socket.
+    pub ssh_auth_sock: Option<&'a Path>,
+    pub claude_config_dir: Option<&'a Path>,
+    /// The resolved path of `/etc/resolv.conf`, and the descriptor with the sandbox's own, where it gets one.
+    pub resolv: Option<(&'a Path, Option<RawFd>)>,
+    pub bashrc: Option<RawFd>,
+}
+
+/// The sandbox's mounts, and one line for each thing that was left out.
+pub fn layout(facts: &Facts) -> (Layout, Vec<String>) {
+    let mut warnings = Vec::new();
+    let mut layout = Layout::default();
+    system(&mut layout, facts.home);
+    if let Some(workspace) = facts.workspace {
+        layout.bind(workspace, Access::ReadWrite);
+    }
+    home(&mut layout, facts);
+    programs(&mut layout, facts);
+    asked_for(&mut layout, facts, &mut warnings);
+    if let Some((path, fd)) = facts.resolv {
+        match fd {
+            Some(fd) => layout.push(Mount::Data {
+                fd,
+                to: path.to_path_buf(),
+            }),
+            None if !layout.shows(path) => layout.bind_existing(path, Access::ReadOnly),
+            None => {}
+        }
+    }
+    for file in facts.protected {
+        let Ok(real) = file.canonicalize() else {
+            continue;
+        };
+        if layout.writable(&real) {
+            layout.cover(&real, Access::ReadOnly);
+        }
+    }
+    layout.bind_at(facts.self_exe, Path::new(INIT), Access::ReadOnly);
+    if let Some(fd) = facts.bashrc {
+        layout.push(Mount::Data {
+            fd,
+            to: BASHRC.into(),
+        });
+    }
+    (layout, warnings)
+}
+
+fn system(layout: &mut Layout, home: &Path) {
+    for path in SYSTEM {
+        layout.bind_existing(Path::new(path), Access::ReadOnly);
+    }
+    layout.bind_existing(Path::new("/sys"), Access::ReadOnly);
+    layout.push(Mount::Dev("/dev".into()));
+    layout.push(Mount::Proc("/proc".into()));
+    for path in PROC_READ_ONLY {
+        layout.bind_existing(Path::new(path), Access::ReadOnly);
+    }
+    layout.push(Mount::Tmpfs("/tmp".into()));
+    layout.push(Mount::Tmpfs("/var/tmp".into()));
+    let usb = Path::new("/dev/bus/usb");
+    if usb.is_dir() {
+        layout.bind(usb, Access::Devices);
+    }
+    // Some systems keep home directories below /var.
+    let home_mount = if layout.shows(home) {
+        Mount::Tmpfs
+    } else {
+        Mount::Dir
+    };
+    layout.push(home_mount(home.to_path_buf()));
+}
+
+fn home(layout: &mut Layout, facts: &Facts) {
+    let in_home = |path: &str| facts.home.join(path);
+    for dir in ["bin", ".local/bin", ".ssh", ".config/gh", ".config/git"] {
+        let dir = in_home(dir);
+        if dir.is_dir() {
+            layout.bind(&dir, Access::ReadOnly);
+        }
+    }
+    for path in CLAUDE_STATE {
+        layout.bind_existing(&in_home(path), Access::ReadWrite);
+    }
+    if let Some(dir) = facts
+        .claude_config_dir
+        .filter(|dir| dir.is_dir() && !layout.writable(dir))
+    {
+        layout.bind(dir, Access::ReadWrite);
+    }
+    for file in [".gitconfig", ".pypirc", ".config/pip/pip.conf"] {
+        let file = in_home(file);
+        // A link into a dotfiles directory: its target is bound under the link's name.
+        if let Some(real) = file.canonicalize().ok().filter(|real| real.is_file()) {
+            layout.bind_at(&real, &file, Access::ReadOnly);
+        }
+    }
+    if let Some(dir) = facts.ssh_auth_sock.filter(|dir| !layout.shows(dir)) {
+        layout.bind(dir, Access::ReadOnly);
+    }
+}
+
+/// Toolchains on PATH, and the programs that are to run, wherever they are installed.
+fn programs(layout: &mut Layout, facts: &Facts) {
+    for dir in toolchains::visible(facts.home, facts.path) {
+        if !layout.shows(&dir) {
+            layout.bind_existing(&dir, Access::ReadOnly);
+        }
+    }
+    for program in facts.programs {
+        let real = program.canonicalize().unwrap_or_else(|_| program.clone());
+        for file in [program, &real] {
+            show_directory(layout, file, facts.home);
+        }
+        // An npm package runs files beside its own directory.
+        let package = real.parent().and_then(Path::parent);
+        if let Some(package) = package.filter(|dir| dir.starts_with(facts.home)) {
+            show_unless_wide(layout, package, facts.home);
+        }
+    }
+}
+
+/// Shows the directory of `file`, or the file alone where that would show a whole home.
+fn show_directory(layout: &mut Layout, file: &Path, home: &Path) {
+    let Some(dir) = file.parent() else { return };
+    if !layout.shows(file) && !show_unless_wide(layout, dir, home) {
+        layout.bind_existing(file, Access::ReadOnly);
+    }
+}
+
+fn show_unless_wide(layout: &mut Layout, dir: &Path, home: &Path) -> bool {
+    if layout.shows(dir) {
+        return true;
+    }
+    let wide = home.starts_with(dir)
+        || [".local", ".config", ".cache", ".local/share"]
+            .iter()
+            .any(|wide| dir == home.join(wide))
+        || ["/tmp", "/var/tmp", "/mnt", "/media", "/srv", "/root"]
+            .iter()
+            .any(|wide| dir == Path::new(wide));
+    if !wide {
+        layout.bind_existing(dir, Access::ReadOnly);
+    }
+    !wide
+}
+
+/// What the configuration and the command line name.
+fn asked_for(layout: &mut Layout, facts: &Facts, warnings: &mut Vec<String>) {
+    if let Some(nas) = &facts.filesystem.nas {
+        if mounted(nas) {
+            layout.cover(nas, Access::ReadWrite);
+        } else {
+            warnings.push(format!("{} is not mounted: left out", nas.display()));
+        }
+    }
+    let asked = [
+        (&facts.filesystem.read, Access::ReadOnly),
+        (&facts.filesystem.write, Access::ReadWrite),
+    ];
+    for (paths, access) in asked {
+        for path in paths {
+            let Ok(real) = path.canonicalize() else {
+                continue;
+            };
+            layout.cover(&real, access);
+            // Named through a link: found under that name too.
+            if *path != real && !layout.shows(path) {
+                layout.bind_at(&real, path, access);
+            }
+        }
+    }
+}
+
+/// Whether a real file system is mounted at `path`. Looking into it first triggers an autofs mount; a direct mount
+/// that was not triggered cannot be bound.
+fn mounted(path: &Path) -> bool {
+    if std::fs::read_dir(path).is_err() {
+        return false;
+    }
+    let mounts = std::fs::read("/proc/self/mountinfo").unwrap_or_default();
+    mounted_type(&String::from_utf8_lossy(&mounts), path).is_some_and(|kind| kind != "autofs")
+}
+
+/// The type of what is mounted at exactly `path`, the topmost one, from mountinfo (proc(5)).
+fn mounted_type(mountinfo: &str, path: &Path) -> Option<String> {
+    let at = |line: &str| {
+        let (left, right) = line.split_once(" - ")?;
+        let point = unescape(left.split(' ').nth(4)?);
+        (Path::new(&point) == path).then(|| right.split(' ').next().unwrap_or("").to_string())
+    };
+    mountinfo.lines().filter_map(at).next_back()
+}
+
+/// Undoes the octal escapes of mountinfo: space, tab, newline and backslash.
+fn unescape(field: &str) -> OsString {
+    ["\\040 ", "\\011\t", "\\012\n", "\\134\\"]
+        .iter()
+        .fold(field.to_string(), |text, pair| {
+            text.replace(&pair[..4], &pair[4..])
+        })
+        .into()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_topmost_mount_at_exactly_the_path_counts() {
+        let info = "30 1 0:5 / /mnt/nas rw - autofs systemd-1 rw\n\
+            31 30 0:6 / /mnt/nas rw,relatime shared:1 - nfs4 nas:/x rw\n\
+            32 1 0:7 / /mnt/with\\040space rw - autofs y rw\n";
+        assert_eq!(
+            mounted_type(info, Path::new("/mnt/nas")).as_deref(),
+            Some("nfs4")
+        );
+        assert_eq!(
+            mounted_type(info, Path::new("/mnt/with space")).as_deref(),
+            Some("autofs")
+        );
+        assert_eq!(mounted_type(info, Path::new("/mnt")), None);
+    }
+}

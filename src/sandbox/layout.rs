@@ -1,0 +1,201 @@
+//! The mounts of the sandbox. The deepest mount over a path decides what it is, whatever was asked for first: bwrap
+//! makes them from the root down.
+
+use std::ffi::OsString;
+use std::os::fd::RawFd;
+use std::path::{Path, PathBuf};
+
+/// One mount. Destinations are absolute paths inside the sandbox.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Mount {
+    Bind {
+        from: PathBuf,
+        to: PathBuf,
+        access: Access,
+    },
+    Tmpfs(PathBuf),
+    Proc(PathBuf),
+    Dev(PathBuf),
+    /// A directory that need not be on the host.
+    Dir(PathBuf),
+    /// The bytes of an inherited descriptor, as a read-only file.
+    Data {
+        fd: RawFd,
+        to: PathBuf,
+    },
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Access {
+    ReadOnly,
+    ReadWrite,
+    /// Read-write with device files that work.
+    Devices,
+}
+
+/// Mounts, one a destination.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct Layout {
+    mounts: Vec<Mount>,
+}
+
+impl Layout {
+    /// Adds a mount in the place of one with the same destination.
+    pub fn push(&mut self, mount: Mount) {
+        self.mounts.retain(|other| other.to() != mount.to());
+        self.mounts.push(mount);
+    }
+
+    /// Binds `path` onto itself, unless exactly that destination is a mount already.
+    pub fn bind(&mut self, path: &Path, access: Access) {
+        self.bind_at(path, path, access);
+    }
+
+    pub fn bind_at(&mut self, from: &Path, to: &Path, access: Access) {
+        if !self.mounts.iter().any(|mount| mount.to() == to) {
+            let (from, to) = (from.to_path_buf(), to.to_path_buf());
+            self.push(Mount::Bind { from, to, access });
+        }
+    }
+
+    /// Binds what exists.
+    pub fn bind_existing(&mut self, path: &Path, access: Access) {
+        if path.exists() {
+            self.bind(path, access);
+        }
+    }
+
+    /// Binds `path` onto itself, in the place of a mount with that destination.
+    pub fn cover(&mut self, path: &Path, access: Access) {
+        let (from, to) = (path.to_path_buf(), path.to_path_buf());
+        self.push(Mount::Bind { from, to, access });
+    }
+
+    /// In the order in which they are made.
+    pub fn mounts(&self) -> Vec<&Mount> {
+        let mut mounts: Vec<&Mount> = self.mounts.iter().collect();
+        mounts.sort_by_key(|mount| mount.to().components().count());
+        mounts
+    }
+
+    /// Whether the host's `path` is seen inside, under the same name.
+    pub fn shows(&self, path: &Path) -> bool {
+        matches!(self.over(path), Some(Mount::Bind { from, to, .. }) if from == to)
+    }
+
+    /// Whether what is written to the host's `path` inside reaches the host.
+    pub fn writable(&self, path: &Path) -> bool {
+        matches!(
+            self.over(path),
+            Some(Mount::Bind {
+                access: Access::ReadWrite | Access::Devices,
+                ..
+            })
+        )
+    }
+
+    /// The mount that decides what `path` is.
+    fn over(&self, path: &Path) -> Option<&Mount> {
+        let covering = self
+            .mounts
+            .iter()
+            .filter(|mount| path.starts_with(mount.to()));
+        covering.max_by_key(|mount| mount.to().components().count())
+    }
+
+    /// As arguments of bwrap(1).
+    pub fn args(&self) -> Vec<OsString> {
+        let mut args: Vec<OsString> = Vec::new();
+        for mount in self.mounts() {
+            match mount {
+                Mount::Bind { from, to, access } => {
+                    let option = match access {
+                        Access::ReadOnly => "--ro-bind",
+                        Access::ReadWrite => "--bind",
+                        Access::Devices => "--dev-bind",
+                    };
+                    args.extend([option.into(), from.into(), to.into()]);
+                }
+                Mount::Tmpfs(to) => args.extend(["--tmpfs".into(), to.into()]),
+                Mount::Proc(to) => args.extend(["--proc".into(), to.into()]),
+                Mount::Dev(to) => args.extend(["--dev".into(), to.into()]),
+                Mount::Dir(to) => args.extend(["--dir".into(), to.into()]),
+                Mount::Data { fd, to } => {
+                    // The default is 0600, which would hide it from a program with another uid.
+                    let fd = fd.to_string().into();
+                    let option = ["--perms".into(), "0444".into(), "--ro-bind-data".into()];
+                    args.extend(option.into_iter().chain([fd, to.into()]));
+                }
+            }
+        }
+        args
+    }
+}
+
+impl Mount {
+    fn to(&self) -> &Path {
+        match self {
+            Mount::Bind { to, .. } | Mount::Data { to, .. } => to,
+            Mount::Tmpfs(to) | Mount::Proc(to) | Mount::Dev(to) | Mount::Dir(to) => to,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn sample() -> Layout {
+        let mut layout = Layout::default();
+        layout.bind(Path::new("/usr"), Access::ReadOnly);
+        layout.bind(Path::new("/tmp/work/.config"), Access::ReadOnly);
+        layout.bind(Path::new("/tmp/work"), Access::ReadWrite);
+        layout.push(Mount::Tmpfs("/tmp".into()));
+        layout.push(Mount::Data {
+            fd: 12,
+            to: "/etc/resolv.conf".into(),
+        });
+        layout
+    }
+
+    #[test]
+    fn the_deepest_mount_over_a_path_decides() {
+        let layout = sample();
+        let shown = |path: &str| {
+            (
+                layout.shows(Path::new(path)),
+                layout.writable(Path::new(path)),
+            )
+        };
+        assert_eq!(shown("/usr/bin/env"), (true, false));
+        assert_eq!(shown("/tmp/other"), (false, false));
+        assert_eq!(shown("/tmp/work/src"), (true, true));
+        assert_eq!(shown("/tmp/work/.config/x"), (true, false));
+        assert_eq!(shown("/tmp/workshop"), (false, false));
+        assert_eq!(shown("/home"), (false, false));
+        assert_eq!(shown("/etc/resolv.conf"), (false, false));
+    }
+
+    #[test]
+    fn a_destination_is_bound_once_and_can_be_covered() {
+        let mut layout = sample();
+        layout.bind(Path::new("/usr"), Access::ReadWrite);
+        assert!(!layout.writable(Path::new("/usr")));
+        layout.cover(Path::new("/usr"), Access::ReadWrite);
+        assert!(layout.writable(Path::new("/usr")));
+        assert_eq!(layout.mounts().len(), 5);
+    }
+
+    #[test]
+    fn arguments_are_from_the_root_down() {
+        let expected = "--ro-bind /usr /usr --tmpfs /tmp --bind /tmp/work /tmp/work \
+            --perms 0444 --ro-bind-data 12 /etc/resolv.conf \
+            --ro-bind /tmp/work/.config /tmp/work/.config";
+        let args: Vec<String> = sample()
+            .args()
+            .into_iter()
+            .map(|arg| arg.into_string().unwrap())
+            .collect();
+        assert_eq!(args.join(" "), expected);
+    }
+}

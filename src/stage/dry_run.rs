@@ -1,0 +1,183 @@
+//! `--dry-run`: everything that a start would do, for people or as JSON.
+
+use std::ffi::OsString;
+use std::fmt::Write;
+
+use anyhow::Result;
+use serde::Serialize;
+
+use super::prepare::{Firewall, Prepared, Surroundings, Way};
+use crate::policy::words::{self, AllowedView, AttachedView, RuleView};
+
+/// The word in the place of the process that pasta would attach to.
+const TARGET: &str = "PID";
+
+#[derive(Serialize)]
+struct View<'a> {
+    version: &'static str,
+    netns: Option<&'static str>,
+    firewall: bool,
+    policy: Option<&'a str>,
+    attached: Vec<AttachedView>,
+    allow: Vec<AllowedView>,
+    dns: Vec<String>,
+    rules: Vec<RuleView>,
+    ruleset: Option<&'a nftables::schema::Nftables<'static>>,
+    argv: Argv,
+    warnings: Vec<String>,
+}
+
+#[derive(Serialize)]
+struct Argv {
+    pasta: Option<Vec<String>>,
+    bwrap: Vec<String>,
+}
+
+/// The whole output.
+pub fn text(prepared: &Prepared, around: &Surroundings, json: bool) -> Result<String> {
+    let view = view(prepared, around);
+    if json {
+        return Ok(serde_json::to_string_pretty(&view)? + "\n");
+    }
+    let mut out = String::new();
+    if let Some(firewall) = &prepared.firewall {
+        let how = if firewall.way == Way::Pasta {
+            "made by pasta"
+        } else {
+            "our own, pasta attaches"
+        };
+        writeln!(
+            out,
+            "Policy {}, first match wins (network namespace: {how}):",
+            firewall.policy.name
+        )?;
+        indent(&mut out, &words::table(&firewall.policy));
+        section(
+            &mut out,
+            "Attached networks",
+            &words::attached_table(&firewall.attached),
+        );
+        section(
+            &mut out,
+            "Allow entries",
+            &words::allowed_table(&firewall.allowed),
+        );
+        section(
+            &mut out,
+            "Resolvers that names are relayed to",
+            &view.dns.join("\n"),
+        );
+        writeln!(
+            out,
+            "\nnftables document:\n{}",
+            serde_json::to_string_pretty(&view.ruleset)?
+        )?;
+    } else {
+        writeln!(
+            out,
+            "No firewall: the program would have the host's whole network."
+        )?;
+    }
+    if let Some(argv) = &view.argv.pasta {
+        writeln!(out, "\npasta command line:\n  {}", quoted(argv))?;
+    }
+    writeln!(out, "\nbwrap command line:\n  {}", quoted(&view.argv.bwrap))?;
+    section(&mut out, "Warnings", &view.warnings.join("\n"));
+    Ok(out)
+}
+
+fn view<'a>(prepared: &'a Prepared, around: &Surroundings) -> View<'a> {
+    let firewall = prepared.firewall.as_ref();
+    let of = |f: &Firewall| f.pasta_argv(&around.self_exe, TARGET);
+    let mut warnings = prepared.warnings.clone();
+    warnings.extend(
+        prepared
+            .missing
+            .iter()
+            .map(|n| format!("{} was not found: {}", n.name, n.hint)),
+    );
+    if !prepared.program_found
+        && prepared
+            .missing
+            .iter()
+            .all(|n| n.name != prepared.program.to_string_lossy())
+    {
+        warnings.push(format!(
+            "{} was not found",
+            prepared.program.to_string_lossy()
+        ));
+    }
+    View {
+        version: env!("CARGO_PKG_VERSION"),
+        netns: firewall.map(|f| {
+            if f.way == Way::Pasta {
+                "pasta"
+            } else {
+                "attach"
+            }
+        }),
+        firewall: firewall.is_some(),
+        policy: firewall.map(|f| f.policy.name.as_str()),
+        attached: firewall
+            .map(|f| words::attached_views(&f.attached))
+            .unwrap_or_default(),
+        allow: firewall
+            .map(|f| words::allowed_views(&f.allowed))
+            .unwrap_or_default(),
+        dns: firewall
+            .map(|f| f.resolv.servers.iter().map(ToString::to_string).collect())
+            .unwrap_or_default(),
+        rules: firewall
+            .map(|f| words::rules(&f.policy))
+            .unwrap_or_default(),
+        ruleset: firewall.map(|f| &f.document),
+        argv: Argv {
+            pasta: firewall.map(|f| strings(&of(f))),
+            bwrap: strings(&prepared.bwrap),
+        },
+        warnings,
+    }
+}
+
+fn strings(argv: &[OsString]) -> Vec<String> {
+    argv.iter()
+        .map(|arg| arg.to_string_lossy().into_owned())
+        .collect()
+}
+
+fn section(out: &mut String, title: &str, text: &str) {
+    if !text.is_empty() {
+        out.push_str(&format!("\n{title}:\n"));
+        indent(out, text);
+    }
+}
+
+fn indent(out: &mut String, text: &str) {
+    for line in text.lines() {
+        out.push_str(&format!("  {line}\n"));
+    }
+}
+
+/// As a shell would take it.
+fn quoted(argv: &[String]) -> String {
+    let plain = |c: char| c.is_ascii_alphanumeric() || "-_./:=,@%+".contains(c);
+    let quote = |arg: &String| {
+        if !arg.is_empty() && arg.chars().all(plain) {
+            arg.clone()
+        } else {
+            format!("'{}'", arg.replace('\'', "'\\''"))
+        }
+    };
+    argv.iter().map(quote).collect::<Vec<_>>().join(" ")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn command_lines_can_be_pasted_into_a_shell() {
+        let argv = ["/usr/bin/x", "a b", "it's", "", "--ok=1"].map(String::from);
+        assert_eq!(quoted(&argv), r"/usr/bin/x 'a b' 'it'\''s' '' --ok=1");
+    }
+}

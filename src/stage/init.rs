@@ -1,0 +1,218 @@
+//! The sandbox's first process: PID 1 of its namespace, without a capability, under the seccomp filter.
+//!
+//! It is the gate: it checks that the sandbox is what was promised and executes the program only when the outer stage
+//! says go. It stays as the program's parent, because a stopped program can only be seen from there, and it ends, and
+//! with it everything in the namespace, when the outer stage goes away.
+
+use std::ffi::OsString;
+use std::os::fd::{AsFd, FromRawFd, OwnedFd};
+use std::os::unix::fs::MetadataExt;
+use std::os::unix::process::{CommandExt, ExitStatusExt};
+use std::process::Command;
+
+use anyhow::{Context, Result, bail};
+use nix::errno::Errno;
+use nix::libc;
+use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
+use nix::sys::prctl;
+use nix::sys::signal::{Signal, kill};
+use nix::sys::signalfd::{SfdFlags, SignalFd};
+use nix::unistd::Pid;
+
+use super::plan::{FromInit, ToInit, fd};
+use super::wire::{Channel, Received};
+use super::{EXIT_OURS, signals, system};
+
+/// Runs as PID 1 of the sandbox; `command` is the program and its arguments. Gives the exit status.
+pub fn run(command: &[OsString]) -> i32 {
+    // SAFETY: bwrap was started with the gate under this number, and nothing else in this process uses it.
+    let control = Channel::from(unsafe { OwnedFd::from_raw_fd(fd::CONTROL) });
+    match guarded(&control, command) {
+        Ok(status) => status,
+        Err(e) => {
+            // Where the outer stage has gone there is nobody to tell.
+            let _ = control.send(
+                &FromInit::Refused {
+                    message: format!("{e:#}"),
+                },
+                &[],
+            );
+            EXIT_OURS
+        }
+    }
+}
+
+fn guarded(control: &Channel, command: &[OsString]) -> Result<i32> {
+    system::close_on_exec_from(3)?;
+    let found = Sandbox::read()?;
+    // From here on the program, which has our uid, can neither trace this process nor reach its descriptors.
+    prctl::set_dumpable(false).context("cannot make the sandbox's first process undumpable")?;
+    let Received::Message(
+        ToInit::Go {
+            netns,
+            seccomp,
+            signals,
+        },
+        _,
+    ) = control.receive()?
+    else {
+        return Ok(EXIT_OURS);
+    };
+    found.check(netns, seccomp)?;
+    supervise(control, command, signals)
+}
+
+fn supervise(
+    control: &Channel,
+    command: &[OsString],
+    original: super::plan::Signals,
+) -> Result<i32> {
+    let [program, args @ ..] = command else {
+        bail!("no program to execute")
+    };
+    let children = SignalFd::with_flags(
+        &signals::block(&[Signal::SIGCHLD])?,
+        SfdFlags::SFD_CLOEXEC | SfdFlags::SFD_NONBLOCK,
+    )?;
+    let mut child = Command::new(program);
+    child.args(args);
+    // SAFETY: between fork and exec this only changes signal dispositions and the signal mask (async-signal-safe).
+    unsafe { child.pre_exec(move || signals::restore(original)) };
+    let child = match child.spawn() {
+        Ok(child) => Pid::from_raw(child.id() as i32),
+        Err(e) => {
+            let errno = e.raw_os_error().unwrap_or(Errno::EINVAL as i32);
+            control.send(&FromInit::NotExecuted { errno }, &[])?;
+            return Ok(EXIT_OURS);
+        }
+    };
+    loop {
+        let mut fds = [
+            PollFd::new(control.as_fd(), PollFlags::POLLIN),
+            PollFd::new(children.as_fd(), PollFlags::POLLIN),
+        ];
+        match poll(&mut fds, PollTimeout::NONE) {
+            Ok(_) | Err(Errno::EINTR) => {}
+            Err(e) => return Err(e.into()),
+        }
+        let [to_us, ended] = fds.map(|fd| fd.any().unwrap_or(false));
+        if ended {
+            while children.read_signal()?.is_some() {}
+            if let Some(status) = reap(control, child)? {
+                return Ok(status);
+            }
+        }
+        if to_us {
+            match control.receive()? {
+                Received::Message(ToInit::Signal(number), _) => {
+                    let _ = kill(child, Signal::try_from(number)?);
+                }
+                Received::Message(ToInit::Go { .. }, _) => {}
+                // The outer stage is gone: nothing runs unwatched.
+                Received::Closed => return Ok(EXIT_OURS),
+            }
+        }
+    }
+}
+
+/// Waits for whatever has ended or stopped; gives the exit status once the program itself has ended.
+fn reap(control: &Channel, program: Pid) -> Result<Option<i32>> {
+    while let Some((pid, status)) = system::wait_any(libc::WNOHANG | libc::WUNTRACED)? {
+        if pid != program {
+            continue;
+        }
+        if let Some(signal) = status.stopped_signal() {
+            control.send(&FromInit::Stopped { signal }, &[])?;
+        } else if let Some(signal) = status.signal() {
+            control.send(&FromInit::Killed { signal }, &[])?;
+            return Ok(Some(128 + signal));
+        } else if let Some(status) = status.code() {
+            control.send(&FromInit::Exited { status }, &[])?;
+            return Ok(Some(status));
+        }
+    }
+    Ok(None)
+}
+
+/// What this process sees of its own confinement.
+struct Sandbox {
+    netns: u64,
+    status: String,
+}
+
+impl Sandbox {
+    fn read() -> Result<Self> {
+        Ok(Self {
+            netns: std::fs::metadata("/proc/self/ns/net")
+                .context("cannot read /proc/self/ns/net in the sandbox")?
+                .ino(),
+            status: std::fs::read_to_string("/proc/self/status")
+                .context("cannot read /proc/self/status in the sandbox")?,
+        })
+    }
+
+    fn check(&self, netns: Option<u64>, seccomp: bool) -> Result<()> {
+        if netns.is_some_and(|expected| expected != self.netns) {
+            bail!("the sandbox is not in the network namespace that was firewalled");
+        }
+        confined(&self.status, seccomp)
+    }
+}
+
+/// Checks `/proc/self/status` (proc(5)) for empty capability sets, no_new_privs and the filter.
+fn confined(status: &str, seccomp: bool) -> Result<()> {
+    let field = |name: &str| {
+        status
+            .lines()
+            .find_map(|line| line.strip_prefix(name)?.strip_prefix(':'))
+            .map(str::trim)
+            .with_context(|| format!("/proc/self/status has no {name} in the sandbox"))
+    };
+    for set in ["CapInh", "CapPrm", "CapEff", "CapBnd", "CapAmb"] {
+        let value = field(set)?;
+        if value.bytes().any(|digit| digit != b'0') {
+            bail!("the sandbox has capabilities ({set} {value})");
+        }
+    }
+    if field("NoNewPrivs")? != "1" {
+        bail!("the sandbox lacks no_new_privs");
+    }
+    if seccomp && field("Seccomp")? != "2" {
+        bail!("the sandbox lacks its seccomp filter");
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const CONFINED: &str = "Name:\tx\nCapInh:\t0000000000000000\nCapPrm:\t0000000000000000\n\
+        CapEff:\t0000000000000000\nCapBnd:\t0000000000000000\nCapAmb:\t0000000000000000\n\
+        NoNewPrivs:\t1\nSeccomp:\t2\n";
+
+    #[test]
+    fn each_missing_confinement_is_refused_by_name() {
+        assert!(confined(CONFINED, true).is_ok());
+        for (from, to, word) in [
+            (
+                "CapBnd:\t0000000000000000",
+                "CapBnd:\t0000000000000100",
+                "CapBnd",
+            ),
+            (
+                "CapEff:\t0000000000000000",
+                "CapEff:\t8000000000000000",
+                "CapEff",
+            ),
+            ("NoNewPrivs:\t1", "NoNewPrivs:\t0", "no_new_privs"),
+            ("Seccomp:\t2", "Seccomp:\t0", "seccomp"),
+            ("CapAmb", "CapXyz", "CapAmb"),
+        ] {
+            let status = CONFINED.replace(from, to);
+            let error = confined(&status, true).unwrap_err().to_string();
+            assert!(error.contains(word), "{error}");
+        }
+        assert!(confined(&CONFINED.replace("Seccomp:\t2", "Seccomp:\t0"), false).is_ok());
+    }
+}

@@ -1,0 +1,67 @@
+//! The outer stage: the user's command.
+
+use std::ffi::OsString;
+
+use anyhow::{Result, bail};
+
+use super::prepare::{self, Surroundings};
+use super::start::{self, Interrupted};
+use super::{EXIT_NOT_FOUND, EXIT_OURS, dry_run, say, stdio, supervise};
+use crate::launch::{self, Action, Environment, Launch, Program, Request};
+
+/// Runs the command line; gives the exit status.
+pub fn run(args: Vec<OsString>) -> i32 {
+    match launch(args) {
+        Ok(status) => status,
+        Err(e) => match e.downcast_ref::<Interrupted>() {
+            Some(Interrupted(signal)) => 128 + signal,
+            None => {
+                say(&format!("{e:#}"));
+                EXIT_OURS
+            }
+        },
+    }
+}
+
+fn launch(args: Vec<OsString>) -> Result<i32> {
+    let around = Surroundings::read()?;
+    let launch = match launch::resolve(args, &Environment::from_process()?, &around.cwd)? {
+        Request::Help(text) | Request::Version(text) => {
+            print!("{text}");
+            return Ok(0);
+        }
+        Request::Launch(launch) => launch,
+    };
+    if prepare::inside() {
+        bail!("this is the inside of a claude-isolated sandbox already; start from outside of it");
+    }
+    match launch.action {
+        Action::DryRun { json } => {
+            let prepared = prepare::prepare(&launch, &around)?;
+            print!("{}", dry_run::text(&prepared, &around, json)?);
+            Ok(0)
+        }
+        Action::Run => start(&launch, &around),
+    }
+}
+
+fn start(launch: &Launch, around: &Surroundings) -> Result<i32> {
+    stdio::check()?;
+    if !matches!(launch.program, Program::Exec { .. }) {
+        if let Err(e) = prepare::create_claude_state(&around.home) {
+            say(&format!("{e:#}: what Claude stores there will be lost"));
+        }
+    }
+    let prepared = prepare::prepare(launch, around)?;
+    prepare::require_all(&prepared.missing)?;
+    let program = prepared.program.to_string_lossy().into_owned();
+    if !prepared.program_found {
+        say(&format!("{program}: not found"));
+        return Ok(EXIT_NOT_FOUND);
+    }
+    for warning in &prepared.warnings {
+        say(warning);
+    }
+    let running = start::start(&prepared, around)?;
+    supervise::supervise(running, &program)
+}

@@ -1,0 +1,109 @@
+//! What the stages tell each other.
+
+use std::ffi::OsString;
+use std::os::fd::RawFd;
+
+use nftables::schema::Nftables;
+use serde::{Deserialize, Serialize};
+
+/// The descriptors that bwrap inherits, by fixed number, so that its command line is a pure function.
+pub mod fd {
+    use std::os::fd::RawFd;
+
+    /// The gate of the sandbox's first process.
+    pub const CONTROL: RawFd = 10;
+    /// The compiled seccomp filter.
+    pub const SECCOMP: RawFd = 11;
+    /// The sandbox's resolv.conf.
+    pub const RESOLV: RawFd = 12;
+    /// The start file of the `-s` shell.
+    pub const BASHRC: RawFd = 13;
+}
+
+/// Outer to inner, in a memfd (an allowlist may be long).
+#[derive(Debug, Serialize, Deserialize)]
+pub struct Plan {
+    pub ruleset: Nftables<'static>,
+    /// bwrap and its arguments; `argv[0]` is its absolute path.
+    pub bwrap: Vec<OsString>,
+    /// The host's name, which some versions of pasta change.
+    pub hostname: OsString,
+    /// The soft limit of open files (`RLIMIT_NOFILE`), which pasta raises.
+    pub nofile: u64,
+    /// Whether the DNS relay's sockets are wanted.
+    pub dns: bool,
+}
+
+/// Which descriptors come beside it, in this order.
+///
+/// The plan's memfd, the new channel, stdin, stdout, stderr; then what bwrap inherits, under these numbers of [`fd`].
+#[derive(Debug, Serialize, Deserialize)]
+pub struct Start {
+    pub inherited: Vec<RawFd>,
+}
+
+/// Inner to outer.
+#[derive(Debug, Serialize, Deserialize)]
+pub enum FromInner {
+    /// The table is loaded. Beside it: the netfilter socket of the namespace, then the relay's UDP and TCP sockets.
+    Ready { netns: u64, warnings: Vec<String> },
+    /// The start failed; nothing runs.
+    Failed { message: String },
+    /// pasta has configured the namespace.
+    Uplink,
+    /// bwrap has ended: its exit status, or 128 and the signal.
+    Ended { status: i32 },
+}
+
+/// Outer to inner, after [`FromInner::Ready`].
+#[derive(Debug, Serialize, Deserialize)]
+pub enum ToInner {
+    /// pasta is attaching, its pidfd is beside this: it is to be ended together with the sandbox, and the outer stage
+    /// wants to hear [`FromInner::Uplink`] once these families have their default routes.
+    Pasta { v4: bool, v6: bool },
+}
+
+/// Outer to the sandbox's first process.
+#[derive(Debug, Serialize, Deserialize)]
+pub enum ToInit {
+    /// Execute the program.
+    Go {
+        /// The inode of the network namespace that has the verified table; `None` without a firewall.
+        netns: Option<u64>,
+        /// Whether a seccomp filter was promised.
+        seccomp: bool,
+        signals: Signals,
+    },
+    /// Pass a signal on to the program.
+    Signal(i32),
+}
+
+/// The sandbox's first process to outer.
+#[derive(Debug, Serialize, Deserialize)]
+pub enum FromInit {
+    /// The sandbox is not what was promised: the program was not executed.
+    Refused {
+        message: String,
+    },
+    /// The program could not be executed: the errno.
+    NotExecuted {
+        errno: i32,
+    },
+    /// The program was stopped by this signal.
+    Stopped {
+        signal: i32,
+    },
+    Exited {
+        status: i32,
+    },
+    Killed {
+        signal: i32,
+    },
+}
+
+/// Signals of the program as they were when the launcher was started: bit N - 1 for signal N.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Signals {
+    pub ignored: u64,
+    pub blocked: u64,
+}

@@ -1,0 +1,351 @@
+//! Everything that is decided before anything is started.
+
+use std::ffi::{OsStr, OsString};
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use anyhow::{Context, Result, bail};
+use nftables::schema::Nftables;
+use nix::unistd::{getgid, getgroups, getuid};
+
+use super::plan::fd;
+use super::{pasta, spawn};
+use crate::dest::Allowed;
+use crate::dns::{self, resolv::Resolv};
+use crate::host::uplink::{self, Uplink};
+use crate::host::{Attached, Network, attached, names};
+use crate::launch::{self, Launch, Netns, Program};
+use crate::policy::{Policy, document, ruleset::Ruleset};
+use crate::sandbox::binds::{self, BASHRC, CLAUDE_STATE, Facts, INIT};
+use crate::sandbox::programs::{self, Needed, missing_message};
+use crate::sandbox::{bwrap, seccomp, workspace};
+
+/// How long names of the allowlist may take to resolve.
+const NAMES: Duration = Duration::from_secs(5);
+const RESOLV_CONF: &str = "/etc/resolv.conf";
+/// The shell's start file. The user's own comes first, and keeps its aliases; the prompt is ours.
+pub const BASHRC_TEXT: &str = "[ -r ~/.bashrc ] && . ~/.bashrc\nPS1='[claude-jail] \\w \\$ '\n";
+
+/// A launch with every decision taken.
+pub struct Prepared {
+    /// `None`: the host's network.
+    pub firewall: Option<Firewall>,
+    pub bwrap: Vec<OsString>,
+    /// The compiled filter.
+    pub seccomp: Option<Vec<u8>>,
+    /// The sandbox's resolv.conf.
+    pub resolv: Option<String>,
+    pub shell: bool,
+    /// As the user named it, for messages.
+    pub program: OsString,
+    pub program_found: bool,
+    pub missing: Vec<Needed>,
+    pub warnings: Vec<String>,
+}
+
+pub struct Firewall {
+    pub way: Way,
+    pub policy: Policy,
+    pub document: Nftables<'static>,
+    pub attached: Vec<Attached>,
+    pub allowed: Vec<Allowed>,
+    pub uplink: Uplink,
+    pub pasta: PathBuf,
+    /// The host's resolvers.
+    pub resolv: Resolv,
+}
+
+/// Who makes the namespaces.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Way {
+    /// pasta, and it executes the inner stage in them.
+    Pasta,
+    /// We ourselves; pasta attaches to them.
+    Attach,
+}
+
+impl Firewall {
+    /// pasta's command line; where it attaches, to the process `target`.
+    pub fn pasta_argv(&self, self_exe: &Path, target: &str) -> Vec<OsString> {
+        match self.way {
+            Way::Pasta => pasta::creating(&self.pasta, &self.uplink, self_exe),
+            Way::Attach => pasta::attaching(&self.pasta, &self.uplink, getuid().is_root(), target),
+        }
+    }
+}
+
+/// What is read of the process and its user.
+pub struct Surroundings {
+    pub home: PathBuf,
+    pub cwd: PathBuf,
+    pub path: OsString,
+    pub self_exe: PathBuf,
+}
+
+impl Surroundings {
+    pub fn read() -> Result<Self> {
+        let home = launch::Environment::from_process()?.home;
+        let self_exe = std::env::current_exe().context("cannot find the path of this program")?;
+        if !self_exe.exists() {
+            bail!(
+                "{} was replaced while it was starting; start it again",
+                self_exe.display()
+            );
+        }
+        Ok(Self {
+            home: home.canonicalize().unwrap_or(home),
+            cwd: std::env::current_dir().context("the current directory cannot be used")?,
+            path: std::env::var_os("PATH").unwrap_or_else(|| "/usr/local/bin:/usr/bin:/bin".into()),
+            self_exe,
+        })
+    }
+}
+
+/// Decides everything; reads of the host what it needs; starts and writes nothing.
+pub fn prepare(launch: &Launch, around: &Surroundings) -> Result<Prepared> {
+    let mut warnings = launch.warnings.clone();
+    let mut missing = Vec::new();
+    let mut tool = |needed: Needed| {
+        let found = programs::find(OsStr::new(&needed.name), &around.path, &around.cwd);
+        found.unwrap_or_else(|| {
+            let name = needed.name.clone().into();
+            missing.push(needed);
+            name
+        })
+    };
+    let bwrap = tool(Needed::package("bwrap", "bubblewrap", false));
+    let firewall = launch.firewall.as_ref().map(|firewall| {
+        let pasta = tool(Needed::package("pasta", "passt", true));
+        prepare_firewall(firewall, pasta, &mut warnings)
+    });
+    let firewall = firewall.transpose()?;
+
+    let (program, args) = match &launch.program {
+        Program::Configured { command, args } => (command.clone(), args.clone()),
+        Program::Shell { args } => {
+            let start_file = ["--rcfile".into(), BASHRC.into()];
+            (
+                "bash".into(),
+                start_file.into_iter().chain(args.iter().cloned()).collect(),
+            )
+        }
+        Program::Exec { program, args } => (program.clone(), args.clone()),
+    };
+    let found = programs::find(&program, &around.path, &around.cwd);
+    if found.is_none() {
+        missing.extend(needed_program(&launch.program, &program));
+    }
+    let path = found.clone().unwrap_or_else(|| PathBuf::from(&program));
+
+    let resolv = firewall
+        .as_ref()
+        .map(|f| f.resolv.for_sandbox(dns::ADDRESS));
+    let resolv_conf = Path::new(RESOLV_CONF).canonicalize();
+    if resolv.is_some() && resolv_conf.is_err() {
+        warnings.push(format!(
+            "{RESOLV_CONF} does not exist: no names will resolve in the sandbox"
+        ));
+    }
+    let resolv = resolv.filter(|_| resolv_conf.is_ok());
+
+    let seccomp = match launch.seccomp {
+        true if !seccomp::ARCHITECTURES.contains(&std::env::consts::ARCH) => {
+            warnings.push(format!(
+                "no seccomp filter: there is none for {}",
+                std::env::consts::ARCH
+            ));
+            None
+        }
+        true => Some(seccomp::filter()?),
+        false => None,
+    };
+
+    let shell = matches!(launch.program, Program::Shell { .. });
+    let mut programs = vec![path.clone()];
+    // Claude Code's npm package is a script of node's.
+    programs.extend(programs::find(
+        OsStr::new("node"),
+        &around.path,
+        &around.cwd,
+    ));
+    let mut protected = launch.config_files.clone();
+    if let Some(launch::PolicyName::File(file)) = launch.firewall.as_ref().map(|f| &f.policy) {
+        protected.push(file.clone());
+    }
+    let ssh_auth_sock = std::env::var_os("SSH_AUTH_SOCK").map(PathBuf::from);
+    let claude_config_dir = std::env::var_os("CLAUDE_CONFIG_DIR").map(PathBuf::from);
+    let workspace = workspace::workspace(&around.cwd, &around.home);
+    let (layout, left_out) = binds::layout(&Facts {
+        home: &around.home,
+        cwd: &around.cwd,
+        path: &around.path,
+        workspace: workspace.as_deref(),
+        self_exe: &around.self_exe,
+        programs: &programs,
+        filesystem: &launch.filesystem,
+        protected: &protected,
+        ssh_auth_sock: ssh_auth_sock
+            .as_deref()
+            .filter(|sock| sock.exists())
+            .and_then(Path::parent),
+        claude_config_dir: claude_config_dir.as_deref(),
+        resolv: resolv_conf
+            .as_ref()
+            .ok()
+            .map(|path| (path.as_path(), resolv.as_ref().map(|_| fd::RESOLV))),
+        bashrc: shell.then_some(fd::BASHRC),
+    });
+    warnings.extend(left_out);
+    let chdir = if layout.shows(&around.cwd) {
+        &around.cwd
+    } else {
+        warnings.push(not_visible(&around.cwd, &around.home));
+        &around.home
+    };
+
+    let as_root = getuid().is_root();
+    let setenv: &[(&str, &str)] = if as_root { &[("IS_SANDBOX", "1")] } else { &[] };
+    let mut command = vec![path.into_os_string()];
+    command.extend(args);
+    let bwrap = bwrap::argv(&bwrap::Inputs {
+        bwrap: &bwrap,
+        layout: &layout,
+        uid: getuid().as_raw(),
+        gid: getgid().as_raw(),
+        chdir,
+        seccomp: seccomp.is_some(),
+        setenv,
+        command: &command,
+    });
+    Ok(Prepared {
+        firewall,
+        bwrap,
+        seccomp,
+        resolv,
+        shell,
+        program,
+        program_found: found.is_some(),
+        missing,
+        warnings,
+    })
+}
+
+fn prepare_firewall(
+    asked: &launch::Firewall,
+    pasta: PathBuf,
+    warnings: &mut Vec<String>,
+) -> Result<Firewall> {
+    let ruleset = Ruleset::load(&asked.policy)?;
+    let network = Network::read().context("cannot read the host's networks")?;
+    let attached = attached::attached(&network);
+    let (allowed, unresolved) = names::resolve(&asked.allow, NAMES);
+    warnings.extend(unresolved);
+    let policy = Policy::build(&ruleset, asked, &allowed, &attached);
+    let document = document::document(&policy);
+    warnings.extend(ping_excluded());
+    Ok(Firewall {
+        way: choose_way(asked.netns),
+        policy,
+        document,
+        attached,
+        allowed,
+        uplink: uplink::uplink(&network),
+        pasta,
+        resolv: Resolv::read(Path::new(RESOLV_CONF))
+            .unwrap_or_else(|_| Resolv::parse("", |_| None)),
+    })
+}
+
+/// pasta that makes the namespaces as root hangs (seen with those of 2023 and 2025), and its PID namespace needs a
+/// fresh `/proc`, which a container may deny.
+fn choose_way(netns: Netns) -> Way {
+    match netns {
+        Netns::Pasta => Way::Pasta,
+        Netns::Attach => Way::Attach,
+        Netns::Auto if getuid().is_root() || !spawn::fresh_proc_mounts() => Way::Attach,
+        Netns::Auto => Way::Pasta,
+    }
+}
+
+/// A line when the host does not let the user ping (icmp(7), `ping_group_range`): pasta sends the sandbox's echo
+/// requests in the user's name.
+fn ping_excluded() -> Option<String> {
+    let range = std::fs::read_to_string("/proc/sys/net/ipv4/ping_group_range").ok()?;
+    let mut bounds = range.split_whitespace().map(|bound| bound.parse::<u32>());
+    let (low, high) = (bounds.next()?.ok()?, bounds.next()?.ok()?);
+    let mut groups = getgroups().unwrap_or_default();
+    groups.push(getgid());
+    let inside = groups
+        .iter()
+        .any(|gid| (low..=high).contains(&gid.as_raw()));
+    (!inside).then(|| {
+        "ping will not work in the sandbox: the host's sysctl net.ipv4.ping_group_range excludes your groups".into()
+    })
+}
+
+/// The line of a missing program; `-x` is no entry here: that one is "not found", as a shell says it.
+fn needed_program(program: &Program, name: &OsStr) -> Option<Needed> {
+    let name = name.to_string_lossy().into_owned();
+    let hint = match program {
+        Program::Exec { .. } => return None,
+        Program::Shell { .. } => return Some(Needed::package("bash", "bash", false)),
+        Program::Configured { .. } if name == "claude" => {
+            "npm install -g @anthropic-ai/claude-code (all systems)"
+        }
+        Program::Configured { .. } => "named by [program] command in the configuration",
+    };
+    Some(Needed {
+        name,
+        hint: hint.into(),
+        firewall_only: false,
+    })
+}
+
+fn not_visible(cwd: &Path, home: &Path) -> String {
+    if home.starts_with(cwd) {
+        format!(
+            "{} would show the sandbox your whole home: not bound. Start from a directory below it, or name one with -w",
+            cwd.display()
+        )
+    } else {
+        format!(
+            "{} is not visible in the sandbox: starting in {}",
+            cwd.display(),
+            home.display()
+        )
+    }
+}
+
+/// Makes Claude's directory and file where they are absent: what it wrote there would be lost with the sandbox, the
+/// first login before all else.
+pub fn create_claude_state(home: &Path) -> Result<()> {
+    use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
+    let [dir, file] = CLAUDE_STATE.map(|name| home.join(name));
+    if !dir.exists() {
+        std::fs::DirBuilder::new()
+            .mode(0o700)
+            .create(&dir)
+            .with_context(|| format!("cannot create {}", dir.display()))?;
+    }
+    if !file.exists() {
+        let mut options = std::fs::OpenOptions::new();
+        let made = options.write(true).create_new(true).mode(0o600).open(&file);
+        let made = made.and_then(|mut made| std::io::Write::write_all(&mut made, b"{}\n"));
+        made.with_context(|| format!("cannot create {}", file.display()))?;
+    }
+    Ok(())
+}
+
+/// Whether this process runs in a sandbox of ours already.
+pub fn inside() -> bool {
+    Path::new(INIT).exists()
+}
+
+/// Refuses a start with missing programs.
+pub fn require_all(missing: &[Needed]) -> Result<()> {
+    if missing.is_empty() {
+        Ok(())
+    } else {
+        bail!("{}", missing_message(missing))
+    }
+}

@@ -1,0 +1,119 @@
+//! Signals: what the launcher was started with, what it keeps from its helpers, what the program gets back.
+//!
+//! The program stays in the launcher's process group, so that a terminal and a shell see one job. The launcher and its
+//! helpers block what a terminal sends and leave it to the program; a blocked mask is inherited across execve(2), so
+//! that pasta, which installs a handler of its own for SIGQUIT, is covered too.
+
+use std::io;
+
+use anyhow::{Context, Result};
+use nix::errno::Errno;
+use nix::libc;
+use nix::sys::signal::{SigHandler, SigSet, SigmaskHow, Signal, pthread_sigmask, signal};
+
+use super::plan::Signals;
+
+/// What a terminal sends to its foreground process group, and what the outer stage passes on itself.
+pub const FROM_TERMINAL: [Signal; 6] = [
+    Signal::SIGINT,
+    Signal::SIGQUIT,
+    Signal::SIGTSTP,
+    Signal::SIGTTIN,
+    Signal::SIGTTOU,
+    Signal::SIGHUP,
+];
+
+impl Signals {
+    /// Those of this process. SIGPIPE counts as not ignored: Rust's runtime ignores it before anybody could ask.
+    pub fn current() -> Result<Self> {
+        let status = std::fs::read_to_string("/proc/self/status")
+            .context("cannot read /proc/self/status")?;
+        Self::parse(&status).context("/proc/self/status has no signal masks")
+    }
+
+    fn parse(status: &str) -> Option<Self> {
+        let mask = |name: &str| {
+            let hex = status.lines().find_map(|line| line.strip_prefix(name))?;
+            u64::from_str_radix(hex.trim(), 16).ok()
+        };
+        let pipe = 1 << (Signal::SIGPIPE as u32 - 1);
+        Some(Self {
+            ignored: mask("SigIgn:")? & !pipe,
+            blocked: mask("SigBlk:")?,
+        })
+    }
+}
+
+/// Blocks these signals for this thread and gives them as a set.
+pub fn block(signals: &[Signal]) -> nix::Result<SigSet> {
+    let set: SigSet = signals.iter().copied().collect();
+    pthread_sigmask(SigmaskHow::SIG_BLOCK, Some(&set), None)?;
+    Ok(set)
+}
+
+/// Makes these, and only these, the blocked ones: for helpers, between fork and exec.
+pub fn block_only(signals: &[Signal]) -> nix::Result<()> {
+    let set: SigSet = signals.iter().copied().collect();
+    pthread_sigmask(SigmaskHow::SIG_SETMASK, Some(&set), None)
+}
+
+/// Gives the program the dispositions and the mask that the launcher was started with: between fork and exec.
+pub fn restore(original: Signals) -> io::Result<()> {
+    for named in Signal::iterator() {
+        if matches!(named, Signal::SIGKILL | Signal::SIGSTOP) {
+            continue;
+        }
+        let ignored = original.ignored >> (named as u32 - 1) & 1 == 1;
+        let handler = if ignored {
+            SigHandler::SigIgn
+        } else {
+            SigHandler::SigDfl
+        };
+        // SAFETY: no handler of ours is installed or replaced, only the default or ignoring.
+        unsafe { signal(named, handler) }?;
+    }
+    let mut set = SigSet::empty();
+    for named in Signal::iterator() {
+        if original.blocked >> (named as u32 - 1) & 1 == 1 {
+            set.add(named);
+        }
+    }
+    pthread_sigmask(SigmaskHow::SIG_SETMASK, Some(&set), None)?;
+    Ok(())
+}
+
+/// Stops this process as `signal` has stopped the program, so that the shell that waits for us sees it.
+///
+/// Returns when it is continued; at once where the kernel does not stop an orphaned process group.
+pub fn stop_self(by: Signal) -> nix::Result<()> {
+    let set = SigSet::from(by);
+    // SAFETY: raise(3) on this thread, of which this program has only one.
+    if unsafe { libc::raise(by as libc::c_int) } != 0 {
+        return Err(Errno::last());
+    }
+    if by != Signal::SIGSTOP {
+        pthread_sigmask(SigmaskHow::SIG_UNBLOCK, Some(&set), None)?;
+        pthread_sigmask(SigmaskHow::SIG_BLOCK, Some(&set), None)?;
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn masks_are_read_and_rusts_own_sigpipe_is_left_out() {
+        let status = "SigBlk:\t0000000000010000\nSigIgn:\t0000000000001003\n";
+        let found = Signals::parse(status).unwrap();
+        assert_eq!(
+            found,
+            Signals {
+                ignored: 0x3,
+                blocked: 0x10000
+            }
+        );
+        assert_eq!(Signals::parse("SigBlk:\t0\n"), None);
+        assert!(Signals::current().is_ok());
+    }
+}

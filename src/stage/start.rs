@@ -1,0 +1,361 @@
+//! The start: from a decided launch to a program behind its gate, and the gate's opening.
+//!
+//! Whatever fails on the way ends everything that was started; the gate stays shut.
+
+use std::fmt;
+use std::os::fd::{AsFd, BorrowedFd, FromRawFd, IntoRawFd, OwnedFd, RawFd};
+use std::os::unix::process::ExitStatusExt;
+use std::process::ExitStatus;
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result, bail};
+use netlink_sys::Socket;
+use nix::errno::Errno;
+use nix::libc;
+use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
+use nix::sys::resource::{Resource, getrlimit};
+use nix::sys::signal::{Signal, kill};
+use nix::sys::signalfd::{SfdFlags, SignalFd};
+use nix::unistd::Pid;
+
+use super::plan::{FromInner, Plan, Signals, Start, ToInit, ToInner, fd};
+use super::prepare::{BASHRC_TEXT, Firewall, Prepared, Surroundings, Way};
+use super::spawn::{self, Log};
+use super::wire::{Channel, Received};
+use super::{inner, pasta, say, signals, system};
+use crate::dns::relay::Relay;
+use crate::netlink::Netlink;
+use crate::nf;
+
+/// How long all of the start may take: a tool that hangs ends in an error.
+const LIMIT: Duration = Duration::from_secs(15);
+
+/// Signals that end a start, and that the supervisor passes on or notes.
+const WATCHED: [Signal; 5] = [
+    Signal::SIGINT,
+    Signal::SIGQUIT,
+    Signal::SIGTERM,
+    Signal::SIGHUP,
+    Signal::SIGCHLD,
+];
+
+/// The user ended the start by this signal.
+#[derive(Debug)]
+pub struct Interrupted(pub i32);
+
+impl fmt::Display for Interrupted {
+    fn fmt(&self, f: &mut fmt::Formatter) -> fmt::Result {
+        write!(f, "interrupted by signal {}", self.0)
+    }
+}
+
+impl std::error::Error for Interrupted {}
+
+/// A child process of ours, and how it ended once it has.
+#[derive(Debug)]
+pub struct Helper {
+    pub name: &'static str,
+    pub pid: Pid,
+    pub ended: Option<ExitStatus>,
+}
+
+/// The helpers; none of them outlives this value.
+#[derive(Debug, Default)]
+pub struct Helpers {
+    /// The one whose end is the sandbox's (pasta, the inner stage, or bwrap), then pasta where it attaches.
+    pub all: Vec<Helper>,
+}
+
+impl Helpers {
+    pub fn add(&mut self, name: &'static str, pid: Pid) {
+        self.all.push(Helper {
+            name,
+            pid,
+            ended: None,
+        });
+    }
+
+    /// Notes which have ended.
+    pub fn reap(&mut self) -> Result<()> {
+        for helper in self.all.iter_mut().filter(|helper| helper.ended.is_none()) {
+            helper.ended = system::wait_for(helper.pid, libc::WNOHANG)?;
+        }
+        Ok(())
+    }
+
+    pub fn ended(&self) -> Option<&Helper> {
+        self.all.iter().find(|helper| helper.ended.is_some())
+    }
+
+    pub fn all_ended(&self) -> bool {
+        self.all.iter().all(|helper| helper.ended.is_some())
+    }
+}
+
+impl Drop for Helpers {
+    fn drop(&mut self) {
+        for helper in self.all.iter().filter(|helper| helper.ended.is_none()) {
+            // Not reaped yet, so the number is still that child's.
+            let _ = kill(helper.pid, Signal::SIGKILL);
+            let _ = system::wait_for(helper.pid, 0);
+        }
+    }
+}
+
+/// What the supervisor watches over.
+pub struct Running {
+    pub signals: SignalFd,
+    /// To the sandbox's first process.
+    pub gate: Channel,
+    /// To the inner stage, where there is one.
+    pub inner: Option<Channel>,
+    pub helpers: Helpers,
+    pub relay: Option<Relay>,
+    /// The netfilter socket of the sandbox's network namespace.
+    pub netlink: Option<Netlink>,
+    pub log: Log,
+}
+
+/// Starts everything and opens the gate.
+pub fn start(prepared: &Prepared, around: &Surroundings) -> Result<Running> {
+    let original = Signals::current()?;
+    signals::block(&signals::FROM_TERMINAL)?;
+    let watched = signals::block(&WATCHED)?;
+    let flags = SfdFlags::SFD_CLOEXEC | SfdFlags::SFD_NONBLOCK;
+    let (gate, sandbox_end) = Channel::pair()?;
+    let mut starting = Starting {
+        deadline: Instant::now() + LIMIT,
+        running: Running {
+            signals: SignalFd::with_flags(&watched, flags).context("signalfd failed")?,
+            gate,
+            inner: None,
+            helpers: Helpers::default(),
+            relay: None,
+            netlink: None,
+            log: Log::new()?,
+        },
+    };
+    let inherited = inherited(prepared, sandbox_end)?;
+    let netns = match &prepared.firewall {
+        Some(firewall) => Some(starting.firewalled(prepared, firewall, around, inherited)?),
+        None => {
+            let bwrap = inner::spawn_bwrap(&prepared.bwrap, inherited)?;
+            starting
+                .running
+                .helpers
+                .add("bwrap", Pid::from_raw(bwrap.id() as i32));
+            None
+        }
+    };
+    let seccomp = prepared.seccomp.is_some();
+    let go = ToInit::Go {
+        netns,
+        seccomp,
+        signals: original,
+    };
+    // Where the sandbox has ended already, the supervisor says why.
+    let _ = starting.running.gate.send(&go, &[]);
+    Ok(starting.running)
+}
+
+/// What bwrap inherits, under its numbers.
+fn inherited(prepared: &Prepared, gate: Channel) -> Result<Vec<(OwnedFd, RawFd)>> {
+    let mut inherited = vec![(gate.into_fd(), fd::CONTROL)];
+    let bashrc = prepared.shell.then_some(BASHRC_TEXT.as_bytes());
+    let files = [
+        (prepared.seccomp.as_deref(), fd::SECCOMP),
+        (prepared.resolv.as_deref().map(str::as_bytes), fd::RESOLV),
+        (bashrc, fd::BASHRC),
+    ];
+    for (bytes, number) in files {
+        if let Some(bytes) = bytes {
+            inherited.push((
+                system::memory_file("claude-isolated", bytes)?.into(),
+                number,
+            ));
+        }
+    }
+    Ok(inherited)
+}
+
+struct Starting {
+    deadline: Instant,
+    running: Running,
+}
+
+impl Starting {
+    /// The whole firewalled start but the gate; gives the network namespace's inode.
+    fn firewalled(
+        &mut self,
+        prepared: &Prepared,
+        firewall: &Firewall,
+        around: &Surroundings,
+        inherited: Vec<(OwnedFd, RawFd)>,
+    ) -> Result<u64> {
+        // What was meant, compiled here: the inner stage's word for what it loaded is not taken.
+        let meant = nf::compile(&firewall.document).context("cannot encode the firewall")?;
+        let (first, theirs) = Channel::pair()?;
+        let running = &mut self.running;
+        match firewall.way {
+            Way::Pasta => {
+                let argv = firewall.pasta_argv(&around.self_exe, "");
+                let pid = spawn::pasta_with_inner(&argv, theirs, &running.log)?;
+                running.helpers.add("pasta", pid);
+            }
+            Way::Attach => {
+                let pid = spawn::inner_alone(&around.self_exe, theirs, &running.log)?;
+                running.helpers.add("the inner stage", pid);
+            }
+        }
+        let plan = Plan {
+            ruleset: firewall.document.clone(),
+            bwrap: prepared.bwrap.clone(),
+            hostname: nix::unistd::gethostname()?,
+            nofile: getrlimit(Resource::RLIMIT_NOFILE)?.0,
+            dns: prepared.resolv.is_some(),
+        };
+        running.inner = Some(hand_over(&first, &plan, inherited)?);
+        drop(first);
+
+        let (netns, warnings, fds) = match self.next_from_inner()? {
+            (FromInner::Ready { netns, warnings }, fds) => (netns, warnings, fds),
+            (other, _) => bail!("the inner stage answered out of turn: {other:?}"),
+        };
+        for warning in warnings {
+            say(&warning);
+        }
+        let mut fds = fds.into_iter();
+        let netlink = fds
+            .next()
+            .context("the inner stage sent no netfilter socket")?;
+        // SAFETY: a netlink socket that the inner stage opened and gave away; ours alone now.
+        let netlink = Netlink::from_socket(unsafe { Socket::from_raw_fd(netlink.into_raw_fd()) });
+        nf::verify(&netlink, &meant)
+            .context("the firewall read back is not the one that was meant")?;
+        self.running.netlink = Some(netlink);
+        if let (Some(udp), Some(tcp)) = (fds.next(), fds.next()) {
+            let relay = Relay::new(udp.into(), tcp.into(), "/etc/resolv.conf".into());
+            self.running.relay = Some(relay.context("cannot start the DNS relay")?);
+        }
+        if firewall.way == Way::Attach {
+            self.attach(firewall, around)?;
+        }
+        Ok(netns)
+    }
+
+    /// Gives the namespace, whose table is loaded and verified, its network.
+    fn attach(&mut self, firewall: &Firewall, around: &Surroundings) -> Result<()> {
+        let running = &mut self.running;
+        let inner_pid = running.helpers.all[0].pid;
+        let argv = firewall.pasta_argv(&around.self_exe, &inner_pid.to_string());
+        let pid = spawn::pasta_attaching(&argv, &running.log)?;
+        running.helpers.add("pasta", pid);
+        let pidfd = spawn::pidfd(pid)?;
+        let families = ToInner::Pasta {
+            v4: firewall.uplink.v4.is_some(),
+            v6: firewall.uplink.v6.is_some(),
+        };
+        running.inner()?.send(&families, &[pidfd.as_fd()])?;
+        match self.next_from_inner()? {
+            (FromInner::Uplink, _) => Ok(()),
+            (other, _) => bail!("the inner stage answered out of turn: {other:?}"),
+        }
+    }
+
+    /// The inner stage's next message. `Err` with the reason when there will be none.
+    fn next_from_inner(&mut self) -> Result<(FromInner, Vec<OwnedFd>)> {
+        loop {
+            let running = &mut self.running;
+            // A message that is there counts, even where its sender has ended since.
+            if running.inner()?.readable(Duration::ZERO)? {
+                return match running.inner()?.receive()? {
+                    Received::Message(FromInner::Failed { message }, _) => bail!("{message}"),
+                    Received::Message(FromInner::Ended { status }, _) => bail!(
+                        "bwrap ended (status {status}) before the sandbox was complete; its message is above"
+                    ),
+                    Received::Message(message, fds) => Ok((message, fds)),
+                    Received::Closed => Err(running.start_failed("the inner stage ended")),
+                };
+            }
+            running.helpers.reap()?;
+            if let Some(helper) = running.helpers.ended() {
+                let what = format!("{} ended {}", helper.name, how(helper.ended));
+                return Err(running.start_failed(&what));
+            }
+            let left = self.deadline.saturating_duration_since(Instant::now());
+            if left.is_zero() {
+                let limit = LIMIT.as_secs();
+                return Err(self
+                    .running
+                    .start_failed(&format!("not ready after {limit} s, given up")));
+            }
+            self.running.wait(left)?;
+        }
+    }
+}
+
+impl Running {
+    fn inner(&self) -> Result<&Channel> {
+        self.inner.as_ref().context("there is no inner stage")
+    }
+
+    /// Waits for the inner stage or a signal; one that is meant to end the start is the `Err`.
+    fn wait(&mut self, limit: Duration) -> Result<()> {
+        let inner = self.inner()?;
+        let mut fds = [
+            PollFd::new(inner.as_fd(), PollFlags::POLLIN),
+            PollFd::new(self.signals.as_fd(), PollFlags::POLLIN),
+        ];
+        match poll(
+            &mut fds,
+            PollTimeout::try_from(limit).unwrap_or(PollTimeout::MAX),
+        ) {
+            Ok(_) | Err(Errno::EINTR) => {}
+            Err(e) => return Err(e).context("poll failed"),
+        }
+        while let Some(signal) = self.signals.read_signal()? {
+            if signal.ssi_signo != Signal::SIGCHLD as u32 {
+                return Err(Interrupted(signal.ssi_signo as i32).into());
+            }
+        }
+        Ok(())
+    }
+
+    fn start_failed(&self, what: &str) -> anyhow::Error {
+        anyhow::anyhow!(
+            "the sandbox's network could not be set up: {what}: {}",
+            pasta::complaints(&self.log.text())
+        )
+    }
+}
+
+/// Sends everything that the inner stage needs; gives the channel to it that pasta has no part of.
+fn hand_over(first: &Channel, plan: &Plan, inherited: Vec<(OwnedFd, RawFd)>) -> Result<Channel> {
+    let plan = system::memory_file("claude-isolated-plan", &serde_json::to_vec(plan)?)?;
+    let (ours, theirs) = Channel::pair()?;
+    let (stdin, stdout, stderr) = (std::io::stdin(), std::io::stdout(), std::io::stderr());
+    let mut fds: Vec<BorrowedFd> = vec![
+        plan.as_fd(),
+        theirs.as_fd(),
+        stdin.as_fd(),
+        stdout.as_fd(),
+        stderr.as_fd(),
+    ];
+    fds.extend(inherited.iter().map(|(fd, _)| fd.as_fd()));
+    let start = Start {
+        inherited: inherited.iter().map(|(_, number)| *number).collect(),
+    };
+    first
+        .send(&start, &fds)
+        .context("cannot reach the inner stage")?;
+    Ok(ours)
+}
+
+/// In words: `with status 1`, `by signal 9`.
+pub fn how(status: Option<ExitStatus>) -> String {
+    match status.map(|status| (status.code(), status.signal())) {
+        Some((Some(code), _)) => format!("with status {code}"),
+        Some((_, Some(signal))) => format!("by signal {signal}"),
+        _ => String::from("unexpectedly"),
+    }
+}

@@ -1,0 +1,231 @@
+//! The outer stage while the program runs: it relays names, passes signals on, mirrors the program's stops to the
+//! shell, and ends the sandbox when anything that it rests on has ended.
+
+use std::os::fd::{AsFd, AsRawFd};
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result, bail};
+use nix::errno::Errno;
+use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
+use nix::sys::signal::Signal;
+
+use super::plan::{FromInit, FromInner, ToInit};
+use super::start::{Running, how};
+use super::wire::Received;
+use super::{EXIT_CANNOT_EXECUTE, EXIT_NOT_FOUND, signals};
+
+/// How long the program has to end itself after SIGTERM or SIGHUP.
+const GRACE: Duration = Duration::from_secs(3);
+/// How long the helpers have to end themselves after the program.
+const TIDY: Duration = Duration::from_secs(2);
+
+/// How the program ended.
+enum End {
+    Status(i32),
+    NotExecuted(Errno),
+}
+
+/// Runs until the program has ended; gives the exit status. `program` is its name in messages.
+pub fn supervise(mut running: Running, program: &str) -> Result<i32> {
+    let end = watch(&mut running)?;
+    tidy(running)?;
+    match end {
+        End::Status(status) => Ok(status),
+        End::NotExecuted(errno) => {
+            super::say(&format!(
+                "cannot execute {program}: {}",
+                not_executed(errno)
+            ));
+            Ok(if errno == Errno::ENOENT {
+                EXIT_NOT_FOUND
+            } else {
+                EXIT_CANNOT_EXECUTE
+            })
+        }
+    }
+}
+
+fn not_executed(errno: Errno) -> String {
+    match errno {
+        Errno::ENOENT => {
+            "it, or the interpreter that it names, is not visible in the sandbox (-r PATH shows it)"
+                .into()
+        }
+        Errno::EACCES => "no permission (is it executable?)".into(),
+        Errno::ENOEXEC => "not an executable format".into(),
+        other => other.desc().into(),
+    }
+}
+
+fn watch(running: &mut Running) -> Result<End> {
+    // When the program was told to end: from then on its time is limited.
+    let mut ending: Option<(i32, Instant)> = None;
+    loop {
+        if let Some(end) = from_init(running)? {
+            return Ok(end);
+        }
+        if let Some(reason) = lost(running)? {
+            // The end of the sandbox and the program's own may cross.
+            if let Some(end) = from_init(running)? {
+                return Ok(end);
+            }
+            return match ending {
+                Some((signal, _)) => Ok(End::Status(128 + signal)),
+                None => bail!("{reason}"),
+            };
+        }
+        let now = Instant::now();
+        if let Some((signal, until)) = ending
+            && now >= until
+        {
+            return Ok(End::Status(128 + signal));
+        }
+        wait(running, ending.map(|(_, until)| until))?;
+        while let Some(info) = running.signals.read_signal()? {
+            match Signal::try_from(info.ssi_signo as i32)? {
+                signal @ (Signal::SIGTERM | Signal::SIGHUP) => {
+                    // Asked twice: at once.
+                    let grace = if ending.is_some() {
+                        Duration::ZERO
+                    } else {
+                        GRACE
+                    };
+                    ending = Some((signal as i32, Instant::now() + grace));
+                    let _ = running.gate.send(&ToInit::Signal(signal as i32), &[]);
+                    let _ = running
+                        .gate
+                        .send(&ToInit::Signal(Signal::SIGCONT as i32), &[]);
+                }
+                // SIGINT and SIGQUIT reach the program from the terminal, as they reached us.
+                _ => {}
+            }
+        }
+    }
+}
+
+/// Sleeps until something happens, and lets the relay work.
+fn wait(running: &mut Running, until: Option<Instant>) -> Result<()> {
+    let deadline = running.relay.as_ref().and_then(|relay| relay.deadline());
+    let deadline = [deadline, until].into_iter().flatten().min();
+    let timeout = deadline.map_or(PollTimeout::NONE, |at| {
+        // Rounded up: a wake-up before the time would only be followed by another.
+        let left = at.saturating_duration_since(Instant::now()) + Duration::from_millis(1);
+        PollTimeout::try_from(left).unwrap_or(PollTimeout::MAX)
+    });
+    let mut fds = vec![
+        PollFd::new(running.gate.as_fd(), PollFlags::POLLIN),
+        PollFd::new(running.signals.as_fd(), PollFlags::POLLIN),
+    ];
+    fds.extend(
+        running
+            .inner
+            .iter()
+            .map(|inner| PollFd::new(inner.as_fd(), PollFlags::POLLIN)),
+    );
+    let ours = fds.len();
+    let relay = running.relay.iter().flat_map(|relay| relay.interests());
+    fds.extend(relay.map(|(fd, events)| PollFd::new(fd, events)));
+    match poll(&mut fds, timeout) {
+        Ok(_) | Err(Errno::EINTR) => {}
+        Err(e) => return Err(e).context("poll failed"),
+    }
+    let ready: Vec<_> = fds[ours..]
+        .iter()
+        .filter(|fd| fd.any().unwrap_or(false))
+        .map(|fd| fd.as_fd().as_raw_fd())
+        .collect();
+    if let Some(relay) = &mut running.relay {
+        let now = Instant::now();
+        for fd in ready {
+            relay.ready(fd, now);
+        }
+        relay.tick(now);
+    }
+    Ok(())
+}
+
+/// What the sandbox's first process says: the end, where it was one.
+fn from_init(running: &mut Running) -> Result<Option<End>> {
+    while running.gate.readable(Duration::ZERO)? {
+        match running.gate.receive()? {
+            Received::Message(FromInit::Exited { status }, _) => {
+                return Ok(Some(End::Status(status)));
+            }
+            Received::Message(FromInit::Killed { signal }, _) => {
+                return Ok(Some(End::Status(128 + signal)));
+            }
+            Received::Message(FromInit::NotExecuted { errno }, _) => {
+                return Ok(Some(End::NotExecuted(Errno::from_raw(errno))));
+            }
+            Received::Message(FromInit::Refused { message }, _) => bail!("{message}"),
+            Received::Message(FromInit::Stopped { signal }, _) => {
+                signals::stop_self(Signal::try_from(signal)?)?;
+                // The shell has continued us, alone or with the program's whole group: either way it goes on.
+                let _ = running
+                    .gate
+                    .send(&ToInit::Signal(Signal::SIGCONT as i32), &[]);
+            }
+            Received::Closed => return Ok(None),
+        }
+    }
+    Ok(None)
+}
+
+/// Why the sandbox cannot go on, where it cannot.
+fn lost(running: &mut Running) -> Result<Option<String>> {
+    running.helpers.reap()?;
+    if let Some(inner) = &running.inner
+        && inner.readable(Duration::ZERO)?
+    {
+        match inner.receive()? {
+            Received::Message(FromInner::Ended { status }, _) => {
+                return Ok(Some(bwrap_ended(status)));
+            }
+            Received::Message(FromInner::Failed { message }, _) => return Ok(Some(message)),
+            Received::Message(..) => {}
+            Received::Closed => running.inner = None,
+        }
+    }
+    let Some(helper) = running.helpers.ended() else {
+        return Ok(None);
+    };
+    let how = how(helper.ended);
+    Ok(Some(match helper.name {
+        "bwrap" => bwrap_ended(helper.ended.and_then(|status| status.code()).unwrap_or(0)),
+        name => {
+            format!("{name} ended {how}: the sandbox's network is gone, so the program was ended")
+        }
+    }))
+}
+
+fn bwrap_ended(status: i32) -> String {
+    format!(
+        "bwrap ended (status {status}) without the program's own end; what it said, if anything, is above"
+    )
+}
+
+/// Waits until everything is gone; what stays is killed.
+fn tidy(mut running: Running) -> Result<()> {
+    let until = Instant::now() + TIDY;
+    running.relay = None;
+    loop {
+        running.helpers.reap()?;
+        // Where pasta attached, nothing but this ends it: its namespace's end does not (seen with that of 2023).
+        if running.helpers.all[0].ended.is_some() {
+            return Ok(());
+        }
+        let left = until.saturating_duration_since(Instant::now());
+        if left.is_zero() {
+            return Ok(());
+        }
+        let mut fds = [PollFd::new(running.signals.as_fd(), PollFlags::POLLIN)];
+        match poll(
+            &mut fds,
+            PollTimeout::try_from(left).unwrap_or(PollTimeout::MAX),
+        ) {
+            Ok(_) | Err(Errno::EINTR) => {}
+            Err(e) => return Err(e).context("poll failed"),
+        }
+        while running.signals.read_signal()?.is_some() {}
+    }
+}
