@@ -3,11 +3,12 @@
 
 use std::process::Command;
 
-use anyhow::Result;
+use anyhow::{Result, ensure};
 
 use crate::harness::command::run;
 use crate::harness::desk::LIMIT;
 use crate::harness::mounts::PROBE;
+use crate::harness::nameserver::{BIG, BIG_COUNT, RESOLVERS, WHO};
 use crate::harness::network::{HOSTS, ISP, NAS, RTR, TV};
 use crate::harness::probe::Answers;
 use crate::harness::services::{GROUP_PORT, GROUPS, heard};
@@ -17,6 +18,7 @@ use crate::reachability::{questions, unique};
 pub const ALL: &[Scenario] = &[
     scenario!(every_host_answers_the_desk, ONCE),
     scenario!(multicast_and_broadcast_are_heard_from_the_desk, ONCE),
+    scenario!(every_resolver_answers_the_desk, ONCE),
     scenario!(pasta_alone_opens_the_home_network, ONCE),
     scenario!(a_drop_on_the_desk_is_seen_as_such, ONCE),
 ];
@@ -39,6 +41,24 @@ fn multicast_and_broadcast_are_heard_from_the_desk(desk: &Desk) -> Result<()> {
         eventually(&format!("tv hears {group}"), LIMIT, || {
             heard(&TV, &text).then_some(())
         })?;
+    }
+    Ok(())
+}
+
+fn every_resolver_answers_the_desk(desk: &Desk) -> Result<()> {
+    for (resolver, number) in RESOLVERS {
+        desk.resolv_conf(&format!("nameserver {resolver}\n"))?;
+        let ask =
+            |name: &str| run(desk.user("/usr/bin/getent").args(["ahostsv4", name]), LIMIT)?.ok();
+        let who = ask(WHO)?;
+        ensure!(
+            who.starts_with(&format!("192.0.2.{number} ")),
+            "{resolver}: {who}"
+        );
+        ensure!(
+            ask(BIG)?.matches("STREAM").count() == BIG_COUNT,
+            "{resolver}: {BIG} is cut off"
+        );
     }
     Ok(())
 }

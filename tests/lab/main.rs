@@ -7,14 +7,18 @@
 
 mod harness;
 
+mod claude;
 mod controls;
 mod dns;
+mod dry_run;
 mod exit_status;
+mod files;
 mod kills;
 mod loopback;
 mod on_block;
 mod process;
 mod reachability;
+mod refusals;
 mod terminal;
 
 use std::process::ExitCode;
@@ -31,6 +35,10 @@ const SCENARIOS: &[&[Scenario]] = &[
     exit_status::ALL,
     terminal::ALL,
     kills::ALL,
+    refusals::ALL,
+    files::ALL,
+    dry_run::ALL,
+    claude::ALL,
 ];
 
 fn main() -> ExitCode {

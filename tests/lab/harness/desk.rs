@@ -75,7 +75,7 @@ impl Desk {
 
     /// A command of the desktop user: no capability, a session's usual environment, no input.
     pub fn user(&self, program: &str) -> Command {
-        let mut command = Command::new("unshare");
+        let mut command = Command::new("/usr/bin/unshare");
         if self.mode != Mode::Root {
             command.args(["-U", "--map-user=1500", "--map-group=1500"]);
         }

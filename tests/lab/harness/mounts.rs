@@ -13,6 +13,8 @@ pub const LAB: &str = "/opt/lab/lab";
 pub const PROBE: &str = "/opt/lab/probe";
 /// The program under test.
 pub const PROGRAM: &str = "/opt/claude-isolated/claude-isolated";
+/// The real Claude Code as npm installed it, where it is (`scripts/test-setup-claude`).
+pub const CLAUDE: &str = "/opt/claude-code";
 /// A pasta other than the installed one, first on PATH.
 const PASTA: &str = "/opt/pasta";
 
@@ -28,8 +30,14 @@ pub fn tmpfs(on: &str) -> Result<()> {
 }
 
 pub fn bind(from: &Path, to: &Path) -> Result<()> {
-    mount(Some(from), to, None::<&str>, MsFlags::MS_BIND, None::<&str>)
-        .with_context(|| format!("cannot bind {} to {}", from.display(), to.display()))
+    mount(
+        Some(from),
+        to,
+        None::<&str>,
+        MsFlags::MS_BIND | MsFlags::MS_REC,
+        None::<&str>,
+    )
+    .with_context(|| format!("cannot bind {} to {}", from.display(), to.display()))
 }
 
 /// Once, before the network: these outlive the scenarios.
@@ -43,8 +51,12 @@ pub fn lab() -> Result<()> {
     tmpfs("/run")?;
     // Built aside, since /opt or /tmp may hold the things that go into it.
     let aside = Path::new("/run/opt");
-    for dir in ["lab", "claude-isolated", "pasta"] {
+    for dir in ["lab", "claude-isolated", "pasta", "claude-code"] {
         fs::create_dir_all(aside.join(dir))?;
+    }
+    let claude = Path::new(env!("CARGO_MANIFEST_DIR")).join("target/claude-code");
+    if claude.exists() {
+        bind(&claude, &aside.join("claude-code"))?;
     }
     fs::copy(own, aside.join("lab/lab"))?;
     fs::hard_link(aside.join("lab/lab"), aside.join("lab/probe"))?;

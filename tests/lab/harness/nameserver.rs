@@ -17,6 +17,15 @@ const SERVERS: &[(&str, &str, u8)] = &[
     ("isp", "203.0.113.10", 5),
 ];
 
+/// The same as the desk's `/etc/resolv.conf` names them, with their numbers.
+pub const RESOLVERS: [(&str, u8); 5] = [
+    ("10.10.10.1", 1),
+    ("fd43:8dc9:a524::1", 2),
+    ("fe80::1%eth0", 3),
+    ("127.0.0.53", 4),
+    ("203.0.113.10", 5),
+];
+
 /// Resolves to 192.0.2.N of the server that answers.
 pub const WHO: &str = "who.example";
 /// Resolves to [`BIG_COUNT`] addresses: more than fit into a datagram.

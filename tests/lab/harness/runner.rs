@@ -12,7 +12,10 @@ use anyhow::{Context, Result, anyhow};
 use nix::sys::wait::{WaitStatus, waitpid};
 use nix::unistd::Pid;
 
-use super::{Desk, INIT, Mode, SCENARIO, Scenario, command, mounts, nameserver, network, services};
+use super::{
+    Desk, INIT, Mode, SCENARIO, Scenario, command, messages_api, mounts, nameserver, network,
+    services,
+};
 
 /// A scenario that takes longer is ended and counts as failed.
 const LIMIT: Duration = Duration::from_secs(90);
@@ -57,6 +60,7 @@ pub fn main(lists: &[&'static [Scenario]], args: &[String]) -> Result<ExitCode> 
     mounts::lab().context("cannot prepare the lab's files")?;
     network::build().context("cannot build the lab's network")?;
     services::start().context("cannot start the lab's services")?;
+    messages_api::start().context("cannot start the stand-in for the Messages API")?;
     nameserver::start().context("cannot start the lab's name servers")?;
     network::wait_until_up()?;
     let work = selected(lists, args);
