@@ -170,6 +170,19 @@ fn other_tables_are_left_alone() {
     nf::verify(&ns.netlink, &ruleset).unwrap();
 }
 
+#[test]
+fn another_table_can_be_told() {
+    for other in ["inet other", "ip claudejail", "netdev x"] {
+        let (ns, ruleset) = loaded(&policy());
+        nf::only_table(&ns.netlink, &ruleset).unwrap();
+        ns.nft(&format!("add table {other}"));
+        let error = nf::only_table(&ns.netlink, &ruleset)
+            .unwrap_err()
+            .to_string();
+        assert!(error.contains("another nftables table"), "{error}");
+    }
+}
+
 /// A transaction between two parts of the reading makes it start again, not fail.
 #[test]
 fn changes_elsewhere_do_not_disturb() {

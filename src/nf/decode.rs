@@ -73,6 +73,15 @@ pub fn string(value: &[u8]) -> Result<&str> {
     std::str::from_utf8(text).context("a name that is not UTF-8")
 }
 
+/// The family (`NFPROTO_*`) and the name of any table.
+pub fn table_name(payload: &[u8]) -> Result<(u8, String)> {
+    let Some((header, rest)) = payload.split_first_chunk::<4>() else {
+        bail!("nf_tables message shorter than its header");
+    };
+    let name = string(Attrs::read(rest)?.need(NFTA_TABLE_NAME)?)?;
+    Ok((header[0], name.to_owned()))
+}
+
 /// The number of chains, sets, objects and flow tables in the table. `Err` when its flags say that it is dormant, or
 /// owned.
 pub fn table(payload: &[u8]) -> Result<usize> {

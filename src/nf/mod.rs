@@ -30,4 +30,4 @@ pub use ruleset::{
     Base, BaseChain, Chain, CmpOp, Expr, Hook, Interval, KeyType, MetaKey, Reject, Rule, Ruleset,
     Set, Verdict,
 };
-pub use verify::verify;
+pub use verify::{only_table, verify};

@@ -135,6 +135,15 @@ impl<'a> Talk<'a> {
         self.request(kind, NLM_F_DUMP, NFPROTO_INET, fill, take)
     }
 
+    /// Asks for a list of objects of every family.
+    pub fn dump_all(
+        &mut self,
+        kind: u16,
+        take: impl FnMut(&Message<'_>) -> Result<()>,
+    ) -> Result<()> {
+        self.request(kind, NLM_F_DUMP, NFPROTO_UNSPEC, |_| Ok(()), take)
+    }
+
     /// The number of transactions that the namespace has seen.
     pub fn generation(&mut self) -> Result<u32> {
         let mut generation = None;

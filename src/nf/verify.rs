@@ -33,6 +33,23 @@ pub fn verify(netlink: &Netlink, ruleset: &Ruleset) -> Result<()> {
     )
 }
 
+/// Checks that the namespace has no table but this one: a chain of another's that comes later could still rewrite the
+/// destination of what ours accepted.
+pub fn only_table(netlink: &Netlink, ruleset: &Ruleset) -> Result<()> {
+    let mut found = Vec::new();
+    Talk::new(netlink)?.dump_all(NFT_MSG_GETTABLE, |message| {
+        found.push(decode::table_name(message.payload)?);
+        Ok(())
+    })?;
+    let ours = (NFPROTO_INET, ruleset.table.clone());
+    match found.iter().find(|table| **table != ours) {
+        Some((family, name)) => {
+            bail!("the namespace has another nftables table, {name} (family {family})")
+        }
+        None => Ok(()),
+    }
+}
+
 fn interrupted(error: &anyhow::Error) -> bool {
     error
         .downcast_ref::<io::Error>()

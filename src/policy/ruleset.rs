@@ -15,6 +15,7 @@ use anyhow::{Context, Result, anyhow};
 use ipnetwork::IpNetwork;
 
 use super::Verdict;
+use crate::config::trust;
 use crate::launch::PolicyName;
 use crate::nearest::nearest;
 
@@ -59,8 +60,8 @@ pub enum Source {
 }
 
 impl Ruleset {
-    /// Reads a ruleset. `Err`, in one line: no built-in of that name (with those there are), a file that cannot be read,
-    /// or what is wrong in which line of it.
+    /// Reads a ruleset. `Err`, in one line: no built-in of that name (with those there are), a file that cannot be read
+    /// or that others can write, or what is wrong in which line of it.
     pub fn load(name: &PolicyName) -> Result<Ruleset> {
         match name {
             PolicyName::BuiltIn(name) => Self::built_in(name),
@@ -82,8 +83,8 @@ impl Ruleset {
 
     fn file(path: &Path) -> Result<Ruleset> {
         let shown = path.display().to_string();
-        let text = std::fs::read_to_string(path)
-            .with_context(|| format!("ruleset {shown} cannot be read"))?;
+        let text = trust::read(path, nix::unistd::getuid())?
+            .with_context(|| format!("ruleset {shown} does not exist"))?;
         Self::parse(&shown, &shown, &text)
     }
 
@@ -151,6 +152,18 @@ mod tests {
         let path = dir.join("own.toml");
         let text = format!("{HEAD}block = [\"lab\"]\n[groups]\nlab = [\"10.20.0.0/16\"]\n");
         std::fs::write(&path, text).unwrap();
+        let chmod = |path: &Path, mode| {
+            std::fs::set_permissions(path, std::os::unix::fs::PermissionsExt::from_mode(mode))
+                .unwrap();
+        };
+        chmod(&dir, 0o700);
+        chmod(&path, 0o666);
+        let open = Ruleset::load(&PolicyName::File(path.clone())).unwrap_err();
+        assert!(
+            format!("{open:#}").contains("written by others"),
+            "{open:#}"
+        );
+        chmod(&path, 0o600);
         let ruleset = Ruleset::load(&PolicyName::File(path.clone())).unwrap();
         assert_eq!(
             ruleset.block,
@@ -164,10 +177,7 @@ mod tests {
             "{:#}",
             Ruleset::load(&PolicyName::File(path.clone())).unwrap_err()
         );
-        assert!(
-            gone.contains("own.toml cannot be read: No such file"),
-            "{gone}"
-        );
+        assert!(gone.contains("own.toml does not exist"), "{gone}");
     }
 
     #[test]

@@ -4,7 +4,7 @@ use serde::Serialize;
 
 use super::build::service_words;
 use super::{Embedded, Match, Policy, Rule, Verdict};
-use crate::dest::{Allowed, Destination, Target};
+use crate::dest::Allowed;
 use crate::host::Attached;
 use crate::launch::OnBlock;
 
@@ -98,7 +98,7 @@ pub fn allowed_table(allowed: &[Allowed]) -> String {
 
 pub fn allowed_views(allowed: &[Allowed]) -> Vec<AllowedView> {
     let views = allowed.iter().map(|a| AllowedView {
-        entry: entry(&a.entry),
+        entry: a.entry.to_string(),
         addresses: a.addresses.iter().map(|net| short(*net)).collect(),
     });
     views.collect()
@@ -154,26 +154,6 @@ fn some(count: usize, words: impl Iterator<Item = String>, shown: usize) -> Stri
 }
 
 /// An entry as it is written in the configuration.
-fn entry(entry: &Destination) -> String {
-    let target = match &entry.target {
-        Target::Name(name) => name.clone(),
-        Target::Net(net) => short(*net),
-    };
-    let Some(service) = entry.service else {
-        return target;
-    };
-    let target = if target.contains(':') {
-        format!("[{target}]")
-    } else {
-        target
-    };
-    let words = service_words(service);
-    match words.split_once(' ') {
-        Some((proto, ports)) => format!("{target}:{ports}/{proto}"),
-        None => format!("{target}:{words}"),
-    }
-}
-
 /// A network without the length where it is one address.
 fn short(net: ipnetwork::IpNetwork) -> String {
     if net.prefix() == if net.is_ipv4() { 32 } else { 128 } {
@@ -207,6 +187,7 @@ fn aligned(rows: Vec<Vec<String>>) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::dest::{Destination, Target};
     use crate::dest::{Proto, Service};
     use crate::launch::{Firewall, Netns, PolicyName};
     use crate::policy::Ruleset;

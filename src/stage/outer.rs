@@ -47,10 +47,10 @@ fn launch(args: Vec<OsString>) -> Result<i32> {
 
 fn start(launch: &Launch, around: &Surroundings) -> Result<i32> {
     stdio::check()?;
-    if !matches!(launch.program, Program::Exec { .. }) {
-        if let Err(e) = prepare::create_claude_state(&around.home) {
-            say(&format!("{e:#}: what Claude stores there will be lost"));
-        }
+    if !matches!(launch.program, Program::Exec { .. })
+        && let Err(e) = prepare::create_claude_state(&around.home)
+    {
+        say(&format!("{e:#}: what Claude stores there will be lost"));
     }
     let prepared = prepare::prepare(launch, around)?;
     prepare::require_all(&prepared.missing)?;

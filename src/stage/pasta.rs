@@ -58,7 +58,8 @@ pub fn attaching(pasta: &Path, uplink: &Uplink, as_root: bool, target: &str) -> 
 pub fn complaints(log: &str) -> String {
     let told = |line: &&str| {
         let line = line.trim();
-        !line.is_empty() && !(line.starts_with("Failed to send ") && line.ends_with("to syslog"))
+        let of_logger = line.starts_with("Failed to send ") && line.ends_with("to syslog");
+        !line.is_empty() && !of_logger
     };
     let lines: Vec<&str> = log.lines().filter(told).collect();
     let last = &lines[lines.len().saturating_sub(4)..];

@@ -232,6 +232,7 @@ impl Starting {
         let netlink = Netlink::from_socket(unsafe { Socket::from_raw_fd(netlink.into_raw_fd()) });
         nf::verify(&netlink, &meant)
             .context("the firewall read back is not the one that was meant")?;
+        nf::only_table(&netlink, &meant)?;
         self.running.netlink = Some(netlink);
         if let (Some(udp), Some(tcp)) = (fds.next(), fds.next()) {
             let relay = Relay::new(udp.into(), tcp.into(), "/etc/resolv.conf".into());

@@ -82,22 +82,19 @@ fn watch(running: &mut Running) -> Result<End> {
         }
         wait(running, ending.map(|(_, until)| until))?;
         while let Some(info) = running.signals.read_signal()? {
-            match Signal::try_from(info.ssi_signo as i32)? {
-                signal @ (Signal::SIGTERM | Signal::SIGHUP) => {
-                    // Asked twice: at once.
-                    let grace = if ending.is_some() {
-                        Duration::ZERO
-                    } else {
-                        GRACE
-                    };
-                    ending = Some((signal as i32, Instant::now() + grace));
-                    let _ = running.gate.send(&ToInit::Signal(signal as i32), &[]);
-                    let _ = running
-                        .gate
-                        .send(&ToInit::Signal(Signal::SIGCONT as i32), &[]);
+            let number = info.ssi_signo as i32;
+            // SIGINT and SIGQUIT reach the program from the terminal, as they reached us.
+            if [Signal::SIGTERM as i32, Signal::SIGHUP as i32].contains(&number) {
+                // Asked twice: at once.
+                let grace = if ending.is_some() {
+                    Duration::ZERO
+                } else {
+                    GRACE
+                };
+                ending = Some((number, Instant::now() + grace));
+                for signal in [number, Signal::SIGCONT as i32] {
+                    let _ = running.gate.send(&ToInit::Signal(signal), &[]);
                 }
-                // SIGINT and SIGQUIT reach the program from the terminal, as they reached us.
-                _ => {}
             }
         }
     }
