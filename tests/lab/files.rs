@@ -249,8 +249,9 @@ fn planted_programs_are_not_possible(desk: &Desk) -> Result<()> {
 }
 
 fn claudes_own_files_are_created_and_kept(desk: &Desk) -> Result<()> {
+    desk.config("[program]\ncommand = \"/bin/sh\"\nargs = [\"-c\"]")?;
     let script = "echo login > ~/.claude/credentials; echo '{\"a\":1}' > ~/.claude.json";
-    let done = desk.shell(&[], script)?;
+    let done = desk.run(&[script])?;
     ensure!(done.status.success(), "{done:?}");
     let [credentials, json] = [".claude/credentials", ".claude.json"].map(|n| desk.home.join(n));
     ensure!(

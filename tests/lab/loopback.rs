@@ -59,14 +59,15 @@ fn an_allowed_gateway_is_the_gateway_and_not_the_desk(desk: &Desk) -> Result<()>
 }
 
 fn a_port_of_the_sandbox_is_not_open_to_the_lan(desk: &Desk) -> Result<()> {
-    const PORT: u16 = 8123;
+    // Scenarios share the desk: each way to the namespace has its own port.
+    let number = 8120 + desk.mode as u16;
     // pasta that forwards what the sandbox listens on looks for it about once a second.
     const LONG_ENOUGH: Duration = Duration::from_millis(2500);
     let from_nas = || -> Result<Vec<Answer>> {
         let mut answers = Vec::new();
         for address in std::iter::once(&DESK.v4).chain(DESK.v6) {
             let ask = || -> Result<Answer> {
-                Ok(tcp(target(address, PORT)?, Duration::from_millis(500)))
+                Ok(tcp(target(address, number)?, Duration::from_millis(500)))
             };
             answers.push(on(NAS.name, ask)??);
         }
@@ -76,7 +77,7 @@ fn a_port_of_the_sandbox_is_not_open_to_the_lan(desk: &Desk) -> Result<()> {
         let mark = desk.work.join(format!("listening-{open}"));
         let mark_text = mark.display().to_string();
         let options: &[&str] = if open { &["-F"] } else { &[] };
-        let port = PORT.to_string();
+        let port = number.to_string();
         let running = spawn(
             &mut desk.program(&[options, &["-x", PROBE, "listen", &port, &mark_text]].concat()),
         )?;

@@ -9,7 +9,6 @@ use anyhow::{Context, Result, ensure};
 use crate::harness::command::Done;
 use crate::harness::desk::LIMIT;
 use crate::harness::mounts::PROGRAM;
-use crate::harness::network::{ISP, on};
 use crate::harness::{Desk, EVERYONE, ONCE, Scenario, run, scenario};
 
 pub const ALL: &[Scenario] = &[
@@ -24,7 +23,7 @@ pub const ALL: &[Scenario] = &[
     scenario!(a_bad_environment_variable_is_named, ONCE),
     scenario!(a_bad_allow_entry_is_named, ONCE),
     scenario!(a_sandbox_in_its_own_sandbox_is_refused, EVERYONE),
-    scenario!(a_network_socket_as_input_does_not_reach_the_program),
+    scenario!(a_network_socket_as_input_or_output_does_not_reach_the_program),
     scenario!(a_folder_as_input_is_refused),
     scenario!(a_pasta_that_hangs_ends_in_an_error),
     scenario!(a_pasta_that_fails_is_quoted),
@@ -104,9 +103,16 @@ fn tools_of_the_firewall_are_not_needed_without_it(desk: &Desk) -> Result<()> {
 }
 
 fn a_missing_path_is_named(desk: &Desk) -> Result<()> {
+    desk.config("[program]\ncommand = \"/bin/echo\"")?;
     for option in ["-r", "-w", "--read", "--write"] {
-        let done = desk.run(&[option, "no/such/path", "-x", "/bin/true"])?;
+        let done = desk.run(&[option, "no/such/path", "prompt"])?;
         refused(option, &done, &["no/such/path", "-- "])?;
+        // `--` is not the way with a program of one's own.
+        refused(
+            option,
+            &desk.run(&[option, "no/such/path", "-x", "/bin/true"])?,
+            &["no/such/path"],
+        )?;
     }
     Ok(())
 }
@@ -160,7 +166,7 @@ fn a_configuration_that_others_can_write_is_refused(desk: &Desk) -> Result<()> {
     let file = desk.config("")?;
     fs::set_permissions(&file, fs::Permissions::from_mode(0o602))?;
     let done = desk.run(&["-x", "/bin/true"])?;
-    refused("mode 0602", &done, &["config.toml", "write"])?;
+    refused("mode 0602", &done, &["config.toml", "others"])?;
     fs::set_permissions(&file, fs::Permissions::from_mode(0o000))?;
     let done = desk.run(&["-x", "/bin/true"])?;
     refused("mode 0000", &done, &["config.toml"])
@@ -212,27 +218,34 @@ fn a_sandbox_in_its_own_sandbox_is_refused(desk: &Desk) -> Result<()> {
     Ok(())
 }
 
-/// A connection to the internet made on the desk, as a network service's input is: it would be a way around the firewall.
-fn a_network_socket_as_input_does_not_reach_the_program(desk: &Desk) -> Result<()> {
-    for address in ["203.0.113.10", "10.10.10.55", "127.0.0.1"] {
-        let script =
-            format!("exec {PROGRAM} -x /bin/readlink /proc/self/fd/0 </dev/tcp/{address}/80");
-        let done = run(desk.user("/bin/bash").args(["-c", &script]), LIMIT)?;
-        // Refused, or relayed through a pipe: never the socket itself.
-        if done.code() == 125 {
-            refused(address, &done, &["socket"])?;
-        } else {
-            ensure!(
-                done.status.success() && !done.stdout.contains("socket:"),
-                "{address}: {done:?}"
-            );
+/// A connection made on the desk, as a network service has it: it would be a way around the firewall. Refused, or relayed
+/// through something else: never the socket itself.
+fn a_network_socket_as_input_or_output_does_not_reach_the_program(desk: &Desk) -> Result<()> {
+    let seen = desk.work.join("seen");
+    for (number, direction) in [(0, "<"), (1, ">"), (2, "2>"), (0, "0<>")] {
+        for address in ["203.0.113.10", "10.10.10.55", "127.0.0.1"] {
+            let _ = fs::remove_file(&seen);
+            let inside = format!("readlink /proc/$$/fd/{number} > {}", seen.display());
+            let script =
+                format!("exec {PROGRAM} -x /bin/sh -c '{inside}' {direction}/dev/tcp/{address}/80");
+            let done = run(desk.user("/bin/bash").args(["-c", &script]), LIMIT)?;
+            let what = format!("{direction} {address}");
+            if seen.exists() {
+                let link = fs::read_to_string(&seen)?;
+                ensure!(!link.contains("socket:"), "{what}: {link}");
+            } else {
+                ensure!(done.code() == 125, "{what}: {done:?}");
+                ensure!(
+                    number == 2 || done.stderr.contains("socket"),
+                    "{what}: {done:?}"
+                );
+            }
         }
     }
-    let script = format!("exec {PROGRAM} -x /bin/true >/dev/tcp/203.0.113.10/80");
-    let done = run(desk.user("/bin/bash").args(["-c", &script]), LIMIT)?;
-    ensure!(done.code() == 125 || done.code() == 0, "{done:?}");
-    // The lab's sockets are what the shell makes of such a path.
-    on(ISP.name, || ())?;
+    // The same redirection outside is a socket.
+    let script = "exec /bin/sh -c 'readlink /proc/$$/fd/0' </dev/tcp/203.0.113.10/80";
+    let outside = run(desk.user("/bin/bash").args(["-c", script]), LIMIT)?.ok()?;
+    ensure!(outside.contains("socket:"), "{outside}");
     Ok(())
 }
 

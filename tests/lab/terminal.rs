@@ -125,7 +125,9 @@ fn a_shell_in_the_sandbox_has_job_control(desk: &Desk) -> Result<()> {
     let mut terminal = Terminal::open(desk)?;
     terminal.start("-s")?;
     terminal.see("[claude-jail] ")?;
-    terminal.line("sleep 100")?;
+    // The terminal forgets what was typed and not yet read when Ctrl-Z comes.
+    terminal.line("sh -c 'echo runs-$((1+1)); exec sleep 100'")?;
+    terminal.see("runs-2")?;
     terminal.press(CTRL_Z)?;
     terminal.see("Stopped")?;
     terminal.see("[claude-jail] ")?;
