@@ -192,8 +192,7 @@ fn a_running_sandbox_ends_with_any_of_its_parts(desk: &Desk) -> Result<()> {
     loop {
         let attempt = Attempt::start(desk, &[])?;
         attempt.wait_until_running()?;
-        let mut all = others();
-        all.sort_by_key(|p| p.pid);
+        let all = settled()?;
         let Some(process) = all.get(index).cloned() else {
             let _ = kill(attempt.running.pid(), Signal::SIGKILL);
             attempt.check("outer killed")?;
@@ -207,6 +206,21 @@ fn a_running_sandbox_ends_with_any_of_its_parts(desk: &Desk) -> Result<()> {
         ))?;
         index += 1;
     }
+}
+
+/// The processes once none comes or goes: pasta has short-lived ones while it sets its end up.
+fn settled() -> Result<Vec<Process>> {
+    let mut before: Vec<Process> = Vec::new();
+    let mut all = eventually("processes that stay", LIMIT, || {
+        let now = others();
+        let pids = |list: &[Process]| list.iter().map(|p| p.pid).collect::<Vec<_>>();
+        let same = pids(&now) == pids(&before);
+        before = now.clone();
+        thread::sleep(Duration::from_millis(50));
+        same.then_some(now)
+    })?;
+    all.sort_by_key(|p| p.pid);
+    Ok(all)
 }
 
 fn terminate_and_hang_up_end_everything(desk: &Desk) -> Result<()> {

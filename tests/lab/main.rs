@@ -13,6 +13,7 @@ mod dns;
 mod dry_run;
 mod exit_status;
 mod files;
+mod hosts;
 mod kills;
 mod loopback;
 mod on_block;
@@ -31,6 +32,7 @@ const SCENARIOS: &[&[Scenario]] = &[
     on_block::ALL,
     loopback::ALL,
     dns::ALL,
+    hosts::ALL,
     process::ALL,
     exit_status::ALL,
     terminal::ALL,

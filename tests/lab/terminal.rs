@@ -7,6 +7,7 @@ use crate::harness::pty::Terminal;
 use crate::harness::{Desk, EVERYONE, Scenario, scenario};
 
 pub const ALL: &[Scenario] = &[
+    scenario!(the_keys_act_so_on_the_bare_program, crate::harness::ONCE),
     scenario!(
         ctrl_c_goes_to_a_program_that_handles_it_and_its_network_stays,
         EVERYONE
@@ -44,6 +45,36 @@ fn network_and_end(terminal: &mut Terminal) -> Result<()> {
     terminal.line("end 7")?;
     terminal.see_prompt()?;
     terminal.status(7)
+}
+
+/// What the scenarios below ask for is what happens without a sandbox.
+fn the_keys_act_so_on_the_bare_program(desk: &Desk) -> Result<()> {
+    let bare = || -> Result<Terminal> {
+        let mut terminal = Terminal::open(desk)?;
+        terminal.line(&format!("{PROBE} talk"))?;
+        terminal.see("<ready>")?;
+        Ok(terminal)
+    };
+    let mut terminal = bare()?;
+    for (key, signal) in [(CTRL_C, "SIGINT"), (CTRL_BACKSLASH, "SIGQUIT")] {
+        terminal.press(key)?;
+        terminal.see(&format!("<got {signal}>"))?;
+    }
+    terminal.resize(50, 132)?;
+    terminal.see("<got SIGWINCH>")?;
+    terminal.press(CTRL_Z)?;
+    stopped_then_continued(&mut terminal)?;
+    for how in ["stop-group", "stop-self"] {
+        let mut terminal = bare()?;
+        terminal.line(how)?;
+        stopped_then_continued(&mut terminal)?;
+    }
+    let mut terminal = Terminal::open(desk)?;
+    terminal.line("sh -c 'echo sleeps-$((1+1)); exec sleep 100'")?;
+    terminal.see("sleeps-2")?;
+    terminal.press(CTRL_C)?;
+    terminal.see_prompt()?;
+    terminal.status(130)
 }
 
 fn ctrl_c_goes_to_a_program_that_handles_it_and_its_network_stays(desk: &Desk) -> Result<()> {
@@ -131,7 +162,8 @@ fn a_shell_in_the_sandbox_has_job_control(desk: &Desk) -> Result<()> {
     terminal.press(CTRL_Z)?;
     terminal.see("Stopped")?;
     terminal.see("[claude-jail] ")?;
-    terminal.line("kill %1; exit 9")?;
+    terminal.line("kill -KILL %1; wait; echo gone-$((1+1))")?;
+    terminal.see("gone-2")?;
     terminal.line("exit 9")?;
     terminal.see("lab> ")?;
     terminal.status(9)

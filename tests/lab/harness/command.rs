@@ -90,7 +90,10 @@ impl Running {
         let collect = |from: &Receiver<Vec<u8>>| {
             from.recv_timeout(Duration::from_secs(5))
                 .map(text)
-                .with_context(|| format!("{title} has ended, its output is still held open"))
+                .with_context(|| {
+                    let left = super::processes::others();
+                    format!("{title} has ended ({status}), its output is still held open by one of {left:?}")
+                })
         };
         Ok(Done {
             status,

@@ -13,10 +13,11 @@ pub mod pty;
 pub mod runner;
 pub mod services;
 
-use std::os::unix::process::CommandExt;
+use std::io::{BufRead, BufReader};
 use std::path::Path;
-use std::process::{Command, ExitCode};
+use std::process::{Command, ExitCode, Stdio};
 
+use anyhow::Context;
 pub use command::{eventually, run};
 pub use desk::Desk;
 
@@ -73,6 +74,8 @@ pub const EVERYONE: &[Mode] = &[Mode::Pasta, Mode::Attach, Mode::Root];
 const IN_LAB: &str = "--in-lab";
 const INIT: &str = "--scenario-init";
 const SCENARIO: &str = "--scenario";
+/// Only what root does, as root of the machine.
+const REAL_ROOT: &str = "--real-root";
 
 pub fn main(lists: &[&'static [Scenario]]) -> ExitCode {
     let mut args = std::env::args();
@@ -102,15 +105,53 @@ pub fn main(lists: &[&'static [Scenario]]) -> ExitCode {
     })
 }
 
-/// Root of a user namespace with its own network, mounts and processes: the same for an ordinary user and for root.
+/// The lab as root of a user namespace, the same for an ordinary user and for root; where root runs the tests, its
+/// scenarios once more as real root.
 fn enter_lab(args: &[String]) -> anyhow::Result<ExitCode> {
-    let error = Command::new("unshare")
-        .args(["-Urnmpf", "--mount-proc", "--kill-child"])
+    let mut counts = lab(&["-Urnmpf"], args)?;
+    if is_real_root()? && !args.iter().any(|a| a == "--no-real-root") {
+        let real = lab(&["-nmpf"], &[args, &[REAL_ROOT.to_owned()]].concat())?;
+        counts = (counts.0 + real.0, counts.1 + real.1);
+    }
+    let (passed, failed) = counts;
+    println!("{passed} passed, {failed} failed");
+    Ok(if passed > 0 && failed == 0 {
+        ExitCode::SUCCESS
+    } else {
+        ExitCode::FAILURE
+    })
+}
+
+/// Root of the machine: of a user namespace that maps every id.
+fn is_real_root() -> anyhow::Result<bool> {
+    let map = std::fs::read_to_string("/proc/self/uid_map")?;
+    let all = map.split_whitespace().eq(["0", "0", "4294967295"]);
+    Ok(all && nix::unistd::geteuid().is_root())
+}
+
+/// Runs the scenarios in a lab of its own namespaces, with their lines as they come; gives how many passed and failed.
+fn lab(namespaces: &[&str], args: &[String]) -> anyhow::Result<(usize, usize)> {
+    let mut child = Command::new("unshare")
+        .args(namespaces)
+        .args(["--mount-proc", "--kill-child", "--"])
         .arg(std::env::current_exe()?)
         .arg(IN_LAB)
         .args(args)
-        .exec();
-    Err(anyhow::anyhow!(
-        "cannot start unshare (package util-linux): {error}"
-    ))
+        .stdout(Stdio::piped())
+        .spawn()
+        .context("cannot start unshare (package util-linux)")?;
+    let (mut passed, mut failed) = (0, 0);
+    for line in BufReader::new(child.stdout.take().context("no stdout")?).lines() {
+        let line = line?;
+        if line.starts_with("test ") {
+            passed += usize::from(line.contains(" ... ok"));
+            failed += usize::from(line.contains(" ... FAILED"));
+        }
+        println!("{line}");
+    }
+    let status = child.wait()?;
+    if !status.success() && failed == 0 {
+        anyhow::bail!("the lab ended before its end: {status}");
+    }
+    Ok((passed, failed))
 }

@@ -81,7 +81,10 @@ pub fn build() -> Result<()> {
         })??;
     }
     // The bridge has the name that every host's way to the LAN has.
-    let mut lines = "link set lo up\nlink add eth0 type bridge\nlink set eth0 up\n".to_owned();
+    // Its hardware address is fixed: a switch's own changes with its ports, and its neighbours would lose it.
+    let mut lines =
+        "link set lo up\nlink add eth0 address 02:00:00:00:00:01 type bridge\nlink set eth0 up\n"
+            .to_owned();
     for peer in ["desk", "nas", "tv", "isp"] {
         lines += &format!("link add v-{peer} type veth peer name eth0 netns {peer}\n");
         if peer != "isp" {
@@ -116,6 +119,34 @@ pub fn build() -> Result<()> {
     )
 }
 
+/// The calling process gets a network of its own in place of the desk's: `eth0` is up and on the LAN, without an address;
+/// `lines` of `ip -batch` do the rest, with `{n}` for a number that no other host has. Nobody may ping.
+/// Only for a process of one thread: the others would stay where they were.
+pub fn another_desk(lines: &str) -> Result<()> {
+    // Scenarios run at the same time on the same LAN.
+    let free = |n: &u8| File::create_new(format!("/run/lab/desk-{n}")).is_ok();
+    let n = (100..250)
+        .find(free)
+        .context("no free number for another desk")?;
+    let lines = lines.replace("{n}", &n.to_string());
+    nix::sched::unshare(CloneFlags::CLONE_NEWNET)?;
+    for which in ["all", "default"] {
+        sysctl(&format!("ipv6.conf.{which}.accept_dad"), "0")?;
+        sysctl(&format!("ipv6.conf.{which}.accept_ra"), "0")?;
+    }
+    sysctl("ipv6.conf.default.addr_gen_mode", "1")?;
+    // The switch is the router's `eth0`.
+    let port = format!("v-desk-{n}");
+    here(&format!(
+        "link set lo up\nlink add eth0 type veth peer name {port} netns rtr\n"
+    ))?;
+    batch(
+        "rtr",
+        &format!("link set {port} master eth0\nlink set {port} up\n"),
+    )?;
+    here(&format!("link set eth0 up\n{lines}"))
+}
+
 const UP: &str = "link set lo up\nlink set eth0 up\n";
 
 fn addresses(host: &Host, device: &str) -> String {
@@ -128,16 +159,25 @@ fn addresses(host: &Host, device: &str) -> String {
 
 /// `ip` commands, one a line, in the namespace of `host`.
 pub fn batch(host: &str, lines: &str) -> Result<()> {
-    // One family option a line is not possible in a batch: IPv6 routes are given in their own.
+    ip(&["-n", host], lines)
+}
+
+/// The same in the namespace of the calling process.
+pub fn here(lines: &str) -> Result<()> {
+    ip(&[], lines)
+}
+
+fn ip(options: &[&str], lines: &str) -> Result<()> {
+    // A family is an option of the whole batch: lines with -6 are given in one of their own, after the others.
     let (v6, rest): (Vec<&str>, Vec<&str>) = lines.lines().partition(|l| l.starts_with("-6 "));
-    tool_with_input(
-        "ip",
-        &["-n", host, "-batch", "-"],
-        &(rest.join("\n") + "\n"),
-    )?;
-    if !v6.is_empty() {
-        let v6: String = v6.iter().map(|l| format!("{}\n", &l[3..])).collect();
-        tool_with_input("ip", &["-6", "-n", host, "-batch", "-"], &v6)?;
+    for (family, lines) in [(&[][..], rest), (&["-6"], v6)] {
+        if !lines.is_empty() {
+            let lines: String = lines
+                .iter()
+                .map(|l| format!("{}\n", l.strip_prefix("-6 ").unwrap_or(l)))
+                .collect();
+            tool_with_input("ip", &[family, options, &["-batch", "-"]].concat(), &lines)?;
+        }
     }
     Ok(())
 }
