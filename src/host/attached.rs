@@ -1,19 +1,20 @@
 //! The networks that the host is attached to: what a program on it reaches without a router.
 
+#[cfg(test)]
+mod tests;
+
 use std::collections::BTreeMap;
 use std::net::IpAddr;
 
 use ipnetwork::IpNetwork;
 use nix::libc;
 
-use super::{Address, Attached, Link, Network, Route};
+use super::{Address, Attached, Link, Network, RT_TABLE_LOCAL, RT_TABLE_MAIN, Route};
 
 /// Shorter prefixes are never attached networks: default routes, and their halves and quarters.
 const SHORTEST_V4: u8 = 8;
 const SHORTEST_V6: u8 = 7;
 
-const RT_TABLE_MAIN: u32 = libc::RT_TABLE_MAIN as u32;
-const RT_TABLE_LOCAL: u32 = libc::RT_TABLE_LOCAL as u32;
 /// `linux/if_arp.h`; the libc crate does not have these.
 const ARPHRD_RAWIP: u16 = 519;
 const ARPHRD_IP6GRE: u16 = 823;

@@ -11,6 +11,11 @@ pub mod uplink;
 use std::net::IpAddr;
 
 use ipnetwork::IpNetwork;
+use nix::libc;
+
+// linux/rtnetlink.h; attributes have tables in 32 bits.
+const RT_TABLE_MAIN: u32 = libc::RT_TABLE_MAIN as u32;
+const RT_TABLE_LOCAL: u32 = libc::RT_TABLE_LOCAL as u32;
 
 /// A network interface.
 #[derive(Debug, Clone, PartialEq, Eq)]

@@ -229,3 +229,22 @@ fn a_torn_dump_is_an_error() {
         }
     }
 }
+
+#[test]
+fn a_changed_byte_is_an_error_or_another_host_never_a_panic() {
+    let bytes = fs::read(fixtures().join("objects.bin")).unwrap();
+    let mut refused = 0;
+    for message in messages(&bytes).unwrap() {
+        for at in 0..message.payload.len() {
+            for to in [0x00, 0x01, 0x07, 0x80, 0xff] {
+                let mut payload = message.payload.to_vec();
+                payload[at] = to;
+                match parse::network(&vec![(message.kind, payload)]) {
+                    Ok(network) => drop((attached(&network), uplink(&network))),
+                    Err(_) => refused += 1,
+                }
+            }
+        }
+    }
+    assert!(refused > 1000, "{refused}");
+}

@@ -11,7 +11,7 @@ use super::parse::{self, Dump, RTM_GETNEXTHOP};
 use crate::netlink::{Builder, NLM_F_DUMP, NLM_F_REQUEST, Netlink};
 
 /// How often a dump is asked for again when the host's network changes while it is read.
-const TRIES: u32 = 10;
+const TRIES: u32 = 30;
 
 /// `RTEXT_FILTER_SKIP_STATS` (`linux/rtnetlink.h`): counters are most of a link's message.
 const SKIP_STATS: u32 = 1 << 3;
@@ -51,8 +51,9 @@ fn changed_meanwhile(error: &anyhow::Error) -> bool {
 /// Every message about links, addresses and routes, and nexthop objects where a route refers to one.
 pub(super) fn dump(socket: &Netlink) -> Result<Dump> {
     let mut found = Vec::new();
-    // AF_UNSPEC answers for every family at once; a kernel without IPv6 answers for IPv4.
-    for kind in [libc::RTM_GETLINK, libc::RTM_GETADDR, libc::RTM_GETROUTE] {
+    // AF_UNSPEC answers for every family at once; a kernel without IPv6 answers for IPv4. Links come last, so that no
+    // address is of a link not seen yet: a link that is missing then has gone, and its addresses with it.
+    for kind in [libc::RTM_GETADDR, libc::RTM_GETROUTE, libc::RTM_GETLINK] {
         found.extend(socket.dump(&request(kind)?)?);
     }
     if parse::refers_to_nexthops(&found)? {

@@ -5,6 +5,9 @@
 //! and the one of 2025 were seen to start with the arguments made here: dual stack, IPv6 only, offline, without a
 //! default route, with `default dev X`, and with the gateway outside of the address's prefix.
 
+#[cfg(test)]
+mod tests;
+
 use std::cmp::Reverse;
 use std::ffi::OsString;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
@@ -13,7 +16,7 @@ use ipnetwork::{IpNetwork, Ipv4Network};
 use nix::libc;
 
 use super::attached::is_global;
-use super::{Address, Hop, Link, Network, Route};
+use super::{Address, Hop, Link, Network, RT_TABLE_LOCAL, RT_TABLE_MAIN, Route};
 
 /// How the sandbox's interface is set up. At least one family is there.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -55,11 +58,6 @@ const GATEWAY_V6: Ipv6Addr = Ipv6Addr::new(0xfe80, 0, 0, 0, 0, 0, 0, 1);
 /// The gateway's hardware address: locally administered, what a current pasta uses. The one of 2023 takes that of the
 /// `-i` interface, refuses interfaces that have none (tun, WireGuard, lo), and would show the host's to the sandbox.
 const GATEWAY_MAC: &str = "9a:55:9a:55:9a:55";
-
-// linux/rtnetlink.h, linux/if_addr.h
-const RT_TABLE_MAIN: u32 = libc::RT_TABLE_MAIN as u32;
-const RT_TABLE_LOCAL: u32 = libc::RT_TABLE_LOCAL as u32;
-const SCOPE_LINK: u8 = libc::RT_SCOPE_LINK;
 
 /// Chooses what to tell pasta.
 ///
@@ -178,7 +176,7 @@ fn best(network: &Network, device: u32, v6: bool) -> Option<IpNetwork> {
     let usable = network.addresses.iter().filter(|a| {
         a.link == device
             && a.addr.is_ipv6() == v6
-            && a.scope < SCOPE_LINK
+            && a.scope < libc::RT_SCOPE_LINK
             && a.flags & libc::IFA_F_DADFAILED == 0
             && pasta_takes(a.addr.ip())
     });

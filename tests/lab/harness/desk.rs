@@ -36,7 +36,7 @@ impl Desk {
         fs::set_permissions(&home, fs::Permissions::from_mode(0o700))?;
         add_line("/etc/passwd", "user:x:1500:1500:user:/home/user:/bin/bash")?;
         add_line("/etc/group", "user:x:1500:")?;
-        fs::write(
+        replace(
             "/etc/nsswitch.conf",
             "passwd: files\ngroup: files\nhosts: files dns\n",
         )?;
@@ -52,9 +52,7 @@ impl Desk {
 
     /// Replaces the desk's resolver configuration.
     pub fn resolv_conf(&self, text: &str) -> Result<()> {
-        let path = "/etc/resolv.conf";
-        let _ = fs::remove_file(path);
-        fs::write(path, text).with_context(|| format!("cannot write {path}"))
+        replace("/etc/resolv.conf", text)
     }
 
     /// Writes the user's configuration; `firewall` goes into `[firewall]`, after the scenario's way to the namespace, and
@@ -146,5 +144,11 @@ impl Desk {
 
 fn add_line(path: &str, line: &str) -> Result<()> {
     let old = fs::read_to_string(path).unwrap_or_default();
-    fs::write(path, format!("{old}{line}\n")).with_context(|| format!("cannot write {path}"))
+    replace(path, &format!("{old}{line}\n"))
+}
+
+/// The machine's file may belong to a user whom the lab does not know: it is replaced, not written to.
+fn replace(path: &str, text: &str) -> Result<()> {
+    let _ = fs::remove_file(path);
+    fs::write(path, text).with_context(|| format!("cannot write {path}"))
 }
