@@ -8,6 +8,7 @@
 mod harness;
 
 mod claude;
+mod configuration;
 mod controls;
 mod dns;
 mod dry_run;
@@ -20,6 +21,7 @@ mod on_block;
 mod process;
 mod reachability;
 mod refusals;
+mod starts;
 mod terminal;
 
 use std::process::ExitCode;
@@ -38,6 +40,8 @@ const SCENARIOS: &[&[Scenario]] = &[
     terminal::ALL,
     kills::ALL,
     refusals::ALL,
+    configuration::ALL,
+    starts::ALL,
     files::ALL,
     dry_run::ALL,
     claude::ALL,

@@ -110,7 +110,8 @@ impl Terminal {
     pub fn status(&mut self, wanted: i32) -> Result<()> {
         // Its own echo does not look like the answer.
         self.line("echo status:$?.")?;
-        self.see(&format!("status:{wanted}."))
+        self.see(&format!("status:{wanted}."))?;
+        self.see_prompt()
     }
 
     pub fn resize(&mut self, rows: u16, columns: u16) -> Result<()> {
