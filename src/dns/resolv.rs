@@ -1,5 +1,6 @@
 //! resolv.conf(5): which servers it names, and the one that the sandbox gets.
 
+use std::io::ErrorKind;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, SocketAddrV6};
 use std::path::Path;
 
@@ -57,13 +58,18 @@ impl Resolv {
         }
     }
 
-    /// Reads a resolv.conf, zones by the interfaces of the calling thread's network namespace.
+    /// Reads a resolv.conf, zones by the interfaces of the calling thread's network namespace. One that does not exist
+    /// is as good as an empty one (man page).
     ///
     /// `Err` when the file cannot be read; what is in it is never an error.
     pub fn read(path: &Path) -> Result<Self> {
-        let text = std::fs::read(path)
-            .with_context(|| format!("cannot read the host's resolvers from {}", path.display()))?;
-        Ok(Self::of_host(&text))
+        match std::fs::read(path) {
+            Ok(text) => Ok(Self::of_host(&text)),
+            Err(error) if error.kind() == ErrorKind::NotFound => Ok(Self::of_host(b"")),
+            Err(error) => Err(error).with_context(|| {
+                format!("cannot read the host's resolvers from {}", path.display())
+            }),
+        }
     }
 
     /// As [`Resolv::read`], from the file's bytes.
@@ -170,8 +176,10 @@ mod tests {
     }
 
     #[test]
-    fn a_file_that_is_not_there_is_named() {
-        let error = Resolv::read(Path::new("/nowhere/resolv.conf")).unwrap_err();
-        assert!(error.to_string().contains("/nowhere/resolv.conf"));
+    fn a_file_that_is_not_there_is_empty_and_one_that_cannot_be_read_is_named() {
+        let none = Resolv::read(Path::new("/nowhere/resolv.conf")).unwrap();
+        assert_eq!(none, parse(""));
+        let error = Resolv::read(Path::new("/proc/self/fd")).unwrap_err();
+        assert!(error.to_string().contains("/proc/self/fd"));
     }
 }

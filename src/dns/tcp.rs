@@ -73,7 +73,7 @@ impl Sessions {
         if fd == self.listener.as_raw_fd() {
             self.accept(servers, now);
         } else if let Some(at) = self.open.iter().position(|session| session.has(fd))
-            && !self.open[at].advance(servers, now, buf)
+            && !self.open[at].advance(now, buf)
         {
             self.open.swap_remove(at);
         }
@@ -151,12 +151,11 @@ impl Session {
     }
 
     /// Whether the session goes on.
-    fn advance(&mut self, servers: &mut Servers, now: Instant, buf: &mut [u8]) -> bool {
+    fn advance(&mut self, now: Instant, buf: &mut [u8]) -> bool {
         if !self.connected {
             match connect::established(&self.server) {
                 Ok(false) => return true,
                 Ok(true) => {
-                    servers.answered(self.server_addr);
                     self.connected = true;
                     self.until = now + IDLE;
                 }
