@@ -108,6 +108,7 @@ pub fn main(lists: &[&'static [Scenario]]) -> ExitCode {
 /// The lab as root of a user namespace, the same for an ordinary user and for root; where root runs the tests, its
 /// scenarios once more as real root.
 fn enter_lab(args: &[String]) -> anyhow::Result<ExitCode> {
+    check_tools()?;
     let mut counts = lab(&["-Urnmpf"], args)?;
     if is_real_root()? && !args.iter().any(|a| a == "--no-real-root") {
         let real = lab(&["-nmpf"], &[args, &[REAL_ROOT.to_owned()]].concat())?;
@@ -120,6 +121,39 @@ fn enter_lab(args: &[String]) -> anyhow::Result<ExitCode> {
     } else {
         ExitCode::FAILURE
     })
+}
+
+/// What the lab is made of, with Debian's package of each.
+const TOOLS: [(&str, &str); 10] = [
+    ("unshare", "util-linux"),
+    ("nsenter", "util-linux"),
+    ("setsid", "util-linux"),
+    ("ip", "iproute2"),
+    ("nft", "nftables"),
+    ("bash", "bash"),
+    ("getent", "libc-bin"),
+    ("strace", "strace"),
+    ("pasta", "passt"),
+    ("bwrap", "bubblewrap"),
+];
+
+fn check_tools() -> anyhow::Result<()> {
+    let path = std::env::var("PATH").unwrap_or_default() + ":/usr/sbin:/sbin";
+    let there = |tool: &str| {
+        path.split(':')
+            .any(|dir| Path::new(dir).join(tool).is_file())
+    };
+    let missing: Vec<String> = TOOLS
+        .iter()
+        .filter(|(tool, _)| !there(tool))
+        .map(|(tool, package)| format!("{tool} ({package})"))
+        .collect();
+    anyhow::ensure!(
+        missing.is_empty(),
+        "the tests need tools that are missing: {}",
+        missing.join(", ")
+    );
+    Ok(())
 }
 
 /// Root of the machine: of a user namespace that maps every id.
