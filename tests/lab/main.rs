@@ -23,6 +23,7 @@ mod reachability;
 mod refusals;
 mod starts;
 mod terminal;
+mod workspace;
 
 use std::process::ExitCode;
 
@@ -42,6 +43,7 @@ const SCENARIOS: &[&[Scenario]] = &[
     refusals::ALL,
     configuration::ALL,
     starts::ALL,
+    workspace::ALL,
     files::ALL,
     dry_run::ALL,
     claude::ALL,

@@ -44,6 +44,21 @@ pub const ISP: Host = Host {
 };
 pub const HOSTS: &[Host] = &[DESK, RTR, NAS, TV, ISP];
 
+/// Addresses of `isp` that stand for `tv` (10.10.10.55) as a translator would have them: IPv4-compatible (RFC 4291), NAT64
+/// (RFC 6052, RFC 8215) and 6to4 (RFC 3056).
+pub const EMBEDDED_TV: [&str; 4] = [
+    "::10.10.10.55",
+    "64:ff9b::a0a:a37",
+    "64:ff9b:1::a0a:a37",
+    "2002:a0a:a37::1",
+];
+/// The same for `isp` itself (203.0.113.10).
+pub const EMBEDDED_ISP: [&str; 3] = [
+    "64:ff9b::cb00:710a",
+    "64:ff9b:1::cb00:710a",
+    "2002:cb00:710a::1",
+];
+
 /// Runs `f` in the network namespace of a host of the lab. Sockets and processes made there stay there.
 pub fn on<T: Send>(host: &str, f: impl FnOnce() -> T + Send) -> Result<T> {
     let path = format!("/run/netns/{host}");
@@ -96,6 +111,9 @@ pub fn build() -> Result<()> {
     lines += "addr add 203.0.113.1/24 dev v-isp\naddr add 2001:db8:ffff::1/64 dev v-isp nodad\n";
     // A router asks for its neighbours from a link-local address.
     lines += "addr add fe80::1/64 dev v-isp nodad\n";
+    for embedded in EMBEDDED_TV.iter().chain(&EMBEDDED_ISP) {
+        lines += &format!("-6 route add {embedded}/128 via 2001:db8:ffff::10\n");
+    }
     batch("rtr", &lines)?;
     on("rtr", || -> Result<()> {
         sysctl("ipv4.ip_forward", "1")?;
@@ -109,14 +127,15 @@ pub fn build() -> Result<()> {
             &format!("{UP}{}{routes}", addresses(host, "eth0")),
         )?;
     }
-    let routes = "route add default via 203.0.113.1\n-6 route add default via 2001:db8:ffff::1\n";
-    batch(
-        "isp",
-        &format!(
-            "{UP}{}addr add fe80::10/64 dev eth0 nodad\n{routes}",
-            addresses(&ISP, "eth0")
-        ),
-    )
+    let mut lines = format!(
+        "{UP}{}addr add fe80::10/64 dev eth0 nodad\n",
+        addresses(&ISP, "eth0")
+    );
+    for embedded in EMBEDDED_TV.iter().chain(&EMBEDDED_ISP) {
+        lines += &format!("addr add {embedded}/128 dev eth0 nodad\n");
+    }
+    lines += "route add default via 203.0.113.1\n-6 route add default via 2001:db8:ffff::1\n";
+    batch("isp", &lines)
 }
 
 /// The calling process gets a network of its own in place of the desk's: `eth0` is up and on the LAN, without an address;

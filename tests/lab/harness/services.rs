@@ -8,7 +8,7 @@ use std::thread;
 
 use anyhow::{Context, Result};
 
-use super::network::{HOSTS, Host, NAS, TV, on, target};
+use super::network::{EMBEDDED_ISP, EMBEDDED_TV, HOSTS, Host, ISP, NAS, TV, on, target};
 
 pub const TCP_PORT: u16 = 80;
 pub const UDP_PORT: u16 = 9999;
@@ -39,7 +39,14 @@ fn serve(host: &'static Host) -> Result<()> {
     // Dual stack (net.ipv6.bindv6only is 0 in a new namespace): loopback and LAN addresses alike.
     serve_tcp(TcpListener::bind(("::", TCP_PORT))?, host.name);
     // A socket each address: an answer comes from the address that was asked.
-    for address in ["127.0.0.1", "::1", host.v4].iter().chain(host.v6) {
+    let own = ["127.0.0.1", "::1", host.v4]
+        .into_iter()
+        .chain(host.v6.iter().copied());
+    let embedded = EMBEDDED_TV
+        .into_iter()
+        .chain(EMBEDDED_ISP)
+        .filter(|_| host.name == ISP.name);
+    for address in own.chain(embedded) {
         let socket = UdpSocket::bind(target(address, UDP_PORT)?)
             .with_context(|| format!("bind {address}"))?;
         thread::spawn(move || {
