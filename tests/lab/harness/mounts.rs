@@ -63,13 +63,22 @@ pub fn lab() -> Result<()> {
     fs::copy(&program, aside.join("claude-isolated/claude-isolated"))
         .with_context(|| format!("cannot copy {}", program.display()))?;
     if let Some(pasta) = &pasta {
-        let dir = pasta
-            .parent()
-            .context("CLAUDE_ISOLATED_TEST_PASTA has no folder")?;
-        fs::copy(pasta, aside.join("pasta/pasta"))
-            .with_context(|| format!("cannot copy {}", pasta.display()))?;
+        // pasta looks for the variant for the machine's processor by its own real name, and beside it.
+        let real = pasta
+            .canonicalize()
+            .with_context(|| format!("no such pasta: {}", pasta.display()))?;
+        let name = real
+            .file_name()
+            .context("CLAUDE_ISOLATED_TEST_PASTA is no file")?;
+        let to = aside.join("pasta");
+        fs::copy(&real, to.join(name))
+            .with_context(|| format!("cannot copy {}", real.display()))?;
+        if name != "pasta" {
+            std::os::unix::fs::symlink(name, to.join("pasta"))?;
+        }
+        let variant = format!("{}.avx2", name.display());
         // Absent on machines other than x86_64.
-        let _ = fs::copy(dir.join("passt.avx2"), aside.join("pasta/passt.avx2"));
+        let _ = fs::copy(real.with_file_name(&variant), to.join(&variant));
     }
     read_only_root()?;
     bind(aside, Path::new("/opt"))?;
