@@ -76,7 +76,7 @@ pub fn lab() -> Result<()> {
         if name != "pasta" {
             std::os::unix::fs::symlink(name, to.join("pasta"))?;
         }
-        let variant = format!("{}.avx2", name.display());
+        let variant = format!("{}.avx2", name.to_string_lossy());
         // Absent on machines other than x86_64.
         let _ = fs::copy(real.with_file_name(&variant), to.join(&variant));
     }
