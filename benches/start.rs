@@ -34,7 +34,7 @@ fn main() {
         .collect();
     if std::env::var_os(STAGE).is_none() {
         let error = Command::new("unshare")
-            .args(["-Urnmpf", "--mount-proc", "sh", "-c", NETWORK])
+            .args(["-Urnm", "sh", "-c", NETWORK])
             .arg(&me)
             .args(&args)
             .env(STAGE, "measure")

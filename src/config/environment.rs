@@ -3,9 +3,10 @@
 use std::ffi::OsString;
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
+use std::process::Command;
 
 use anyhow::{Context, Result, bail};
-use nix::unistd::{Uid, User};
+use nix::unistd::Uid;
 
 /// Switches the firewall off (`0`) or on (`1`) for one session.
 pub const FIREWALL_VARIABLE: &str = "CLAUDE_ISOLATED_FIREWALL";
@@ -30,9 +31,15 @@ impl Environment {
     /// `Err` where neither `$HOME` nor the passwd entry names a home directory.
     pub fn from_process() -> Result<Self> {
         let uid = Uid::effective();
+        // By getent(1), as names of hosts are: see host::names.
         let passwd_home = || {
-            let user = User::from_uid(uid).context("cannot read the passwd entry")?;
-            Ok(user.map(|user| user.dir))
+            let entry = Command::new("getent")
+                .args(["passwd", &uid.to_string()])
+                .output();
+            let entry = entry
+                .context("cannot execute getent, which reads the passwd entry")?
+                .stdout;
+            Ok(home_of(&String::from_utf8_lossy(&entry)))
         };
         Self::new(|name| std::env::var_os(name), passwd_home, uid)
     }
@@ -85,6 +92,12 @@ impl Environment {
     }
 }
 
+/// The sixth field of a passwd entry (passwd(5)).
+fn home_of(entry: &str) -> Option<PathBuf> {
+    let home = entry.trim_end().split(':').nth(5)?;
+    (!home.is_empty()).then(|| home.into())
+}
+
 /// `~` and `~/…` below `home`; any other path as it is.
 pub fn expand(path: &str, home: &Path) -> PathBuf {
     match path.strip_prefix('~') {
@@ -104,6 +117,14 @@ mod tests {
             Some(OsString::from(found.1))
         };
         Environment::new(get, || Ok(passwd.map(PathBuf::from)), Uid::from_raw(1500))
+    }
+
+    #[test]
+    fn the_home_of_a_passwd_entry() {
+        let entry = "u:x:1000:1000:U,,,:/home/u:/bin/bash\n";
+        assert_eq!(home_of(entry), Some("/home/u".into()));
+        assert_eq!(home_of("u:x:1000:1000:::/bin/sh\n"), None);
+        assert_eq!(home_of(""), None);
     }
 
     #[test]

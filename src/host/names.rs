@@ -1,42 +1,49 @@
-//! Names in allow entries, resolved once on the host as every program of the host does (getaddrinfo(3)).
+//! Names in allow entries, resolved once on the host as every program of the host does.
+//!
+//! By getent(1), which asks the C library and so everything that nsswitch.conf names: DNS, /etc/hosts, multicast DNS.
+//! A process of its own can be ended when it takes too long, which getaddrinfo(3) in this one cannot; and this program
+//! can be linked statically, where the C library has no name services.
 
-use std::collections::{BTreeSet, HashMap};
-use std::net::ToSocketAddrs;
-use std::sync::mpsc::{Sender, channel};
-use std::sync::{Arc, Mutex};
-use std::thread;
+use std::collections::{BTreeMap, BTreeSet};
+use std::io::Read;
+use std::net::IpAddr;
+use std::os::fd::AsFd;
+use std::process::{Child, ChildStdout, Command, Stdio};
 use std::time::{Duration, Instant};
 
 use ipnetwork::IpNetwork;
+use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 
 use crate::dest::{Allowed, Destination, Target};
 
 /// Names that are looked up at the same time.
-const WORKERS: usize = 32;
+const AT_ONCE: usize = 32;
 
 type Answer = Result<Vec<IpNetwork>, String>;
 
 /// Gives every entry its addresses, in order: plain networks themselves, names all of their A and AAAA records.
 ///
 /// Names are looked up in parallel and for at most `deadline` together. One that did not resolve has no addresses, and
-/// there is one warning for it, of one line. A lookup that is still under way then cannot be stopped: its thread is
-/// left to end by itself.
+/// there is one warning for it, of one line.
 pub fn resolve(entries: &[Destination], deadline: Duration) -> (Vec<Allowed>, Vec<String>) {
-    let names: BTreeSet<&str> = entries.iter().filter_map(|entry| name(entry)).collect();
-    let (answers, mut warnings) = look_up(names, deadline);
-    let mut allowed = Vec::with_capacity(entries.len());
-    for entry in entries {
-        let addresses = match &entry.target {
-            Target::Net(net) => vec![*net],
-            Target::Name(name) => answers.get(name).cloned().unwrap_or_default(),
-        };
-        allowed.push(Allowed {
-            entry: entry.clone(),
-            addresses,
-        });
-    }
-    warnings.sort();
-    (allowed, warnings)
+    let names: BTreeSet<&str> = entries.iter().filter_map(name).collect();
+    let answers = look_up(names, deadline);
+    let addresses = |entry: &Destination| match &entry.target {
+        Target::Net(net) => vec![*net],
+        Target::Name(name) => answers[&**name].clone().unwrap_or_default(),
+    };
+    let allowed = |entry: &Destination| Allowed {
+        entry: entry.clone(),
+        addresses: addresses(entry),
+    };
+    let allowed = entries.iter().map(allowed).collect();
+    let failed = answers
+        .iter()
+        .filter_map(|(name, answer)| Some((name, answer.as_ref().err()?)));
+    let warnings = failed.map(|(name, why)| {
+        format!("allow entry {name} does not resolve ({why}): starting without it")
+    });
+    (allowed, warnings.collect())
 }
 
 fn name(entry: &Destination) -> Option<&str> {
@@ -46,67 +53,115 @@ fn name(entry: &Destination) -> Option<&str> {
     }
 }
 
-fn look_up(
-    names: BTreeSet<&str>,
-    deadline: Duration,
-) -> (HashMap<String, Vec<IpNetwork>>, Vec<String>) {
+/// An answer for each name.
+fn look_up(names: BTreeSet<&str>, deadline: Duration) -> BTreeMap<&str, Answer> {
     let end = Instant::now() + deadline;
-    let mut found = HashMap::new();
-    let mut warnings = Vec::new();
-    let mut waiting: BTreeSet<String> = names.into_iter().map(str::to_owned).collect();
-    let queue = Arc::new(Mutex::new(waiting.iter().cloned().collect::<Vec<_>>()));
-    let (sender, receiver) = channel();
-    for _ in 0..waiting.len().min(WORKERS) {
-        let (queue, sender) = (Arc::clone(&queue), sender.clone());
-        // Where no thread can be made, the names left over are warned of below.
-        let _ = thread::Builder::new().spawn(move || work(&queue, &sender, end));
-    }
-    drop(sender);
-    while !waiting.is_empty() {
-        let left = end.saturating_duration_since(Instant::now());
-        let Ok((name, answer)) = receiver.recv_timeout(left) else {
-            break;
-        };
-        waiting.remove(&name);
-        match answer {
-            Ok(addresses) => {
-                found.insert(name, addresses);
-            }
-            Err(why) => warnings.push(warning(&name, &why)),
-        }
-    }
-    let late = format!("no answer within {:.1} s", deadline.as_secs_f32());
-    warnings.extend(waiting.iter().map(|name| warning(name, &late)));
-    (found, warnings)
-}
-
-fn work(queue: &Mutex<Vec<String>>, sender: &Sender<(String, Answer)>, end: Instant) {
+    let mut answers = BTreeMap::new();
+    let mut queue = names.into_iter();
+    let mut running: Vec<LookUp> = Vec::new();
     while Instant::now() < end {
-        let Some(name) = queue.lock().ok().and_then(|mut names| names.pop()) else {
-            return;
-        };
-        let answer = addresses(&name);
-        if sender.send((name, answer)).is_err() {
-            return;
+        for name in queue.by_ref().take(AT_ONCE - running.len()) {
+            match LookUp::start(name) {
+                Ok(look_up) => running.push(look_up),
+                Err(why) => drop(answers.insert(name, Err(why))),
+            }
+        }
+        if running.is_empty() {
+            break;
+        }
+        let ready = ready(&running, end);
+        let (done, rest) = running
+            .into_iter()
+            .zip(ready)
+            .partition::<Vec<_>, _>(|(_, ready)| *ready);
+        running = rest.into_iter().map(|(look_up, _)| look_up).collect();
+        for (mut look_up, _) in done {
+            match look_up.read() {
+                None => running.push(look_up),
+                Some(answer) => drop(answers.insert(look_up.name, answer)),
+            }
+        }
+    }
+    let late = || Err(format!("no answer within {:.1} s", deadline.as_secs_f32()));
+    let unanswered = running.iter().map(|look_up| look_up.name).chain(queue);
+    answers.extend(unanswered.map(|name| (name, late())));
+    answers
+}
+
+/// Which of them have something to read, once one has or `end` has come.
+fn ready(running: &[LookUp], end: Instant) -> Vec<bool> {
+    let outputs = running.iter().map(|look_up| look_up.output.as_fd());
+    let mut fds: Vec<PollFd> = outputs
+        .map(|fd| PollFd::new(fd, PollFlags::POLLIN))
+        .collect();
+    let left = end.saturating_duration_since(Instant::now()) + Duration::from_millis(1);
+    let _ = poll(
+        &mut fds,
+        PollTimeout::try_from(left).unwrap_or(PollTimeout::MAX),
+    );
+    fds.iter().map(|fd| fd.any().unwrap_or(true)).collect()
+}
+
+/// A getent that runs; ended when dropped.
+struct LookUp<'a> {
+    name: &'a str,
+    child: Child,
+    output: ChildStdout,
+    text: Vec<u8>,
+}
+
+impl<'a> LookUp<'a> {
+    fn start(name: &'a str) -> Result<Self, String> {
+        let mut command = Command::new("getent");
+        command
+            .args(["ahosts", name])
+            .stdin(Stdio::null())
+            .stderr(Stdio::null());
+        let mut child = command
+            .stdout(Stdio::piped())
+            .spawn()
+            .map_err(|error| format!("cannot execute getent: {error}"))?;
+        let output = child.stdout.take().ok_or("getent has no output")?;
+        Ok(Self {
+            name,
+            child,
+            output,
+            text: Vec::new(),
+        })
+    }
+
+    /// Reads what is there; the answer at the end.
+    fn read(&mut self) -> Option<Answer> {
+        let mut buf = [0; 4096];
+        match self.output.read(&mut buf) {
+            Ok(0) => Some(addresses(&String::from_utf8_lossy(&self.text))),
+            Ok(len) => {
+                self.text.extend_from_slice(&buf[..len]);
+                None
+            }
+            Err(error) => Some(Err(error.to_string())),
         }
     }
 }
 
-fn addresses(name: &str) -> Answer {
-    let found = (name, 0)
-        .to_socket_addrs()
-        .map_err(|error| error.to_string())?;
-    let nets: BTreeSet<IpNetwork> = found.map(|addr| addr.ip().to_canonical().into()).collect();
+impl Drop for LookUp<'_> {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+/// The addresses of `getent ahosts`: the first word of each line, each address once for every kind of socket.
+fn addresses(output: &str) -> Answer {
+    let words = output
+        .lines()
+        .filter_map(|line| line.split_whitespace().next());
+    let found = words.filter_map(|word| word.parse::<IpAddr>().ok());
+    let nets: BTreeSet<IpNetwork> = found.map(|addr| addr.to_canonical().into()).collect();
     match nets.is_empty() {
-        true => Err("it has no address".into()),
+        true => Err("the host knows no address of it".into()),
         false => Ok(nets.into_iter().collect()),
     }
-}
-
-fn warning(name: &str, why: &str) -> String {
-    // getaddrinfo's words come as "failed to lookup address information: …".
-    let why = why.rsplit(": ").next().unwrap_or(why);
-    format!("allow entry {name} does not resolve ({why}): starting without it")
 }
 
 #[cfg(test)]
@@ -155,6 +210,15 @@ mod tests {
         assert_eq!(allowed[2].entry, entries[2]);
         assert_eq!(warnings.len(), 1, "{warnings:?}");
         assert!(warnings[0].contains(&bad) && warnings[0].ends_with("starting without it"));
+    }
+
+    #[test]
+    fn each_address_of_getents_output_counts_once() {
+        let output =
+            "10.0.0.7        STREAM nas.lan\n10.0.0.7        DGRAM\nfd00::7         STREAM\n";
+        let nets = ["10.0.0.7/32", "fd00::7/128"].map(|net| net.parse().unwrap());
+        assert_eq!(addresses(output).unwrap(), nets);
+        assert!(addresses("").is_err());
     }
 
     #[test]

@@ -7,8 +7,7 @@
 use std::ffi::OsString;
 use std::os::fd::{AsFd, FromRawFd, OwnedFd};
 use std::os::unix::fs::MetadataExt;
-use std::os::unix::process::{CommandExt, ExitStatusExt};
-use std::process::Command;
+use std::os::unix::process::ExitStatusExt;
 
 use anyhow::{Context, Result, bail};
 use nix::errno::Errno;
@@ -21,7 +20,7 @@ use nix::unistd::Pid;
 
 use super::plan::{FromInit, ToInit, fd};
 use super::wire::{Channel, Received};
-use super::{EXIT_OURS, signals, system};
+use super::{EXIT_OURS, signals, spawn, system};
 
 /// Runs as PID 1 of the sandbox; `command` is the program and its arguments. Gives the exit status.
 pub fn run(command: &[OsString]) -> i32 {
@@ -67,22 +66,20 @@ fn supervise(
     command: &[OsString],
     original: super::plan::Signals,
 ) -> Result<i32> {
-    let [program, args @ ..] = command else {
-        bail!("no program to execute")
-    };
     let children = SignalFd::with_flags(
         &signals::block(&[Signal::SIGCHLD])?,
         SfdFlags::SFD_CLOEXEC | SfdFlags::SFD_NONBLOCK,
     )?;
-    let mut child = Command::new(program);
-    child.args(args);
-    // SAFETY: between fork and exec this only changes signal dispositions and the signal mask (async-signal-safe).
-    unsafe { child.pre_exec(move || signals::restore(original)) };
-    let child = match child.spawn() {
-        Ok(child) => Pid::from_raw(child.id() as i32),
-        Err(e) => {
-            let errno = e.raw_os_error().unwrap_or(Errno::EINVAL as i32);
-            control.send(&FromInit::NotExecuted { errno }, &[])?;
+    let (default, blocked) = signals::for_program(original)?;
+    let child = match spawn::program(command, &default, &blocked)? {
+        Ok(child) => child,
+        Err(errno) => {
+            control.send(
+                &FromInit::NotExecuted {
+                    errno: errno as i32,
+                },
+                &[],
+            )?;
             return Ok(EXIT_OURS);
         }
     };
@@ -123,7 +120,10 @@ fn reap(control: &Channel, program: Pid) -> Result<Option<i32>> {
         }
         if let Some(signal) = status.stopped_signal() {
             control.send(&FromInit::Stopped { signal }, &[])?;
-        } else if let Some(signal) = status.signal() {
+            continue;
+        }
+        end_the_rest()?;
+        if let Some(signal) = status.signal() {
             control.send(&FromInit::Killed { signal }, &[])?;
             return Ok(Some(128 + signal));
         } else if let Some(status) = status.code() {
@@ -132,6 +132,14 @@ fn reap(control: &Channel, program: Pid) -> Result<Option<i32>> {
         }
     }
     Ok(None)
+}
+
+/// Ends whatever the program has left running: once its end is told, nothing of it runs any more.
+fn end_the_rest() -> Result<()> {
+    // All but this process; there may be none.
+    let _ = kill(Pid::from_raw(-1), Signal::SIGKILL);
+    while system::wait_any(0)?.is_some() {}
+    Ok(())
 }
 
 /// What this process sees of its own confinement.

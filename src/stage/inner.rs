@@ -6,8 +6,7 @@
 use std::fs::File;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd, RawFd};
 use std::os::unix::fs::MetadataExt;
-use std::os::unix::process::{CommandExt, ExitStatusExt};
-use std::process::{Child, Command};
+use std::os::unix::process::ExitStatusExt;
 
 use anyhow::{Context, Result, bail, ensure};
 use nix::errno::Errno;
@@ -17,26 +16,26 @@ use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use nix::sched::{CloneFlags, unshare};
 use nix::sys::prctl;
 use nix::sys::resource::{Resource, getrlimit, setrlimit};
-use nix::sys::signal::Signal;
+use nix::sys::signal::{Signal, kill};
 use nix::sys::signalfd::{SfdFlags, SignalFd};
 use nix::unistd::Pid;
 
 use super::plan::{FromInner, Plan, Start, ToInner};
 use super::wire::{Channel, Received};
-use super::{EXIT_OURS, signals, system};
+use super::{EXIT_OURS, signals, spawn, system};
 use crate::host::{Network, Route};
 use crate::netlink::{Builder, NLM_F_ACK, NLM_F_REQUEST, Netlink, messages};
 use crate::{dns, nf};
 
-/// Runs the stage; its first channel is descriptor 0. Gives the exit status.
-pub fn run() -> i32 {
+/// Runs the stage; its first channel is descriptor 0. `alone`: it makes the namespaces itself. Gives the exit status.
+pub fn run(alone: bool) -> i32 {
     // SAFETY: the outer stage made descriptor 0 the channel; nothing else here uses it.
     let first = Channel::from(unsafe { OwnedFd::from_raw_fd(0) });
     let Ok((channel, given)) = accept(first) else {
         // There is nobody to tell: the outer stage is gone or never was.
         return EXIT_OURS;
     };
-    match start(&channel, given) {
+    match start(&channel, given, alone) {
         Ok(Some(sandbox)) => watch(&channel, sandbox),
         Ok(None) => EXIT_OURS,
         Err(e) => {
@@ -59,8 +58,6 @@ struct Given {
 }
 
 fn accept(first: Channel) -> Result<(Channel, Given)> {
-    // Should the parent (pasta, or the outer stage) die before the channel is watched.
-    prctl::set_pdeathsig(Signal::SIGKILL)?;
     let Received::Message(start, fds) = first.receive::<Start>()? else {
         bail!("the outer stage is gone");
     };
@@ -83,8 +80,14 @@ fn accept(first: Channel) -> Result<(Channel, Given)> {
 }
 
 /// Starts bwrap, loads the table, reports. `None` when the outer stage has gone meanwhile.
-fn start(channel: &Channel, given: Given) -> Result<Option<Child>> {
+fn start(channel: &Channel, given: Given, alone: bool) -> Result<Option<Pid>> {
     let Given { plan, inherited } = given;
+    if alone {
+        spawn::enter_namespaces()?;
+    }
+    // Should the parent (pasta, or the outer stage) die before the channel is watched.
+    prctl::set_pdeathsig(Signal::SIGKILL)?;
+    system::close_on_exec_from(3)?;
     own_proc()?;
     restore_host_facts(&plan)?;
     let mut warnings = Vec::new();
@@ -94,7 +97,8 @@ fn start(channel: &Channel, given: Given) -> Result<Option<Child>> {
         ));
     }
     signals::block(&[Signal::SIGCHLD])?;
-    let bwrap = spawn_bwrap(&plan.bwrap, inherited)?;
+    let bwrap = spawn::bwrap(&plan.bwrap, &inherited)?;
+    drop(inherited);
 
     let table = nf::compile(&plan.ruleset).context("cannot encode the firewall")?;
     let netlink = Netlink::open(netlink_sys::protocols::NETLINK_NETFILTER)
@@ -139,34 +143,6 @@ fn restore_host_facts(plan: &Plan) -> Result<()> {
     Ok(())
 }
 
-/// Starts bwrap with exactly the standard streams and `inherited`, each under its number.
-pub fn spawn_bwrap(argv: &[std::ffi::OsString], inherited: Vec<(OwnedFd, RawFd)>) -> Result<Child> {
-    let [bwrap, args @ ..] = argv else {
-        bail!("empty bwrap command line")
-    };
-    // Out of the way of the numbers that they are to get.
-    let inherited: Vec<(OwnedFd, RawFd)> = inherited
-        .into_iter()
-        .map(|(fd, number)| Ok((system::duplicate_above(fd, 64)?, number)))
-        .collect::<Result<_>>()?;
-    let mut command = Command::new(bwrap);
-    command.args(args);
-    // SAFETY: between fork and exec this only makes system calls on descriptors and the signal mask.
-    unsafe {
-        command.pre_exec(move || {
-            signals::block_only(&signals::FROM_TERMINAL)?;
-            system::close_on_exec_from(3).map_err(std::io::Error::other)?;
-            for (fd, number) in &inherited {
-                system::inherit_as(fd, *number)?;
-            }
-            Ok(())
-        });
-    }
-    command
-        .spawn()
-        .with_context(|| format!("cannot execute {}", bwrap.to_string_lossy()))
-}
-
 /// Sets `IFF_UP` on `lo` (rtnetlink(7)): pasta does it too, but later.
 fn loopback_up() -> Result<()> {
     const RTM_NEWLINK: u16 = 16;
@@ -191,20 +167,20 @@ fn loopback_up() -> Result<()> {
 }
 
 /// Stays until bwrap has ended or the outer stage is gone; gives the exit status.
-fn watch(channel: &Channel, mut bwrap: Child) -> i32 {
+fn watch(channel: &Channel, bwrap: Pid) -> i32 {
     let mut pasta: Option<OwnedFd> = None;
-    let status = watch_until_end(channel, &bwrap, &mut pasta).unwrap_or(None);
+    let status = watch_until_end(channel, bwrap, &mut pasta).unwrap_or(None);
     match status {
         Some(status) => {
             let _ = channel.send(&FromInner::Ended { status }, &[]);
             status
         }
         None => {
-            let _ = bwrap.kill();
+            let _ = kill(bwrap, Signal::SIGKILL);
             if let Some(pasta) = pasta {
                 kill_by_pidfd(pasta.as_fd());
             }
-            let _ = bwrap.wait();
+            let _ = system::wait_for(bwrap, 0);
             EXIT_OURS
         }
     }
@@ -212,10 +188,9 @@ fn watch(channel: &Channel, mut bwrap: Child) -> i32 {
 
 fn watch_until_end(
     channel: &Channel,
-    bwrap: &Child,
+    bwrap: Pid,
     pasta: &mut Option<OwnedFd>,
 ) -> Result<Option<i32>> {
-    let bwrap = Pid::from_raw(bwrap.id() as i32);
     let children = SignalFd::with_flags(
         &signals::block(&[Signal::SIGCHLD])?,
         SfdFlags::SFD_CLOEXEC | SfdFlags::SFD_NONBLOCK,

@@ -32,13 +32,16 @@ pub const EXIT_NOT_FOUND: i32 = 127;
 
 /// The first argument with which this executable is the inner stage.
 pub const INNER_FLAG: &str = "--__inner";
+/// The same, where it makes its namespaces itself.
+pub const ALONE_FLAG: &str = "--__inner-alone";
 /// The first argument of the throw-away process that mounts a fresh `/proc`.
 const PROC_FLAG: &str = "--__proc";
 
 pub fn main() -> ExitCode {
     let args: Vec<OsString> = std::env::args_os().skip(1).collect();
     let status = match args.first().and_then(|arg| arg.to_str()) {
-        Some(INNER_FLAG) => inner::run(),
+        Some(INNER_FLAG) => inner::run(false),
+        Some(ALONE_FLAG) => inner::run(true),
         Some(INIT_FLAG) => init::run(&args[1..]),
         Some(PROC_FLAG) => inner::try_proc(),
         _ => outer::run(args),

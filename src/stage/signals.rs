@@ -4,8 +4,6 @@
 //! helpers block what a terminal sends and leave it to the program; a blocked mask is inherited across execve(2), so
 //! that pasta, which installs a handler of its own for SIGQUIT, is covered too.
 
-use std::io;
-
 use anyhow::{Context, Result};
 use nix::errno::Errno;
 use nix::libc;
@@ -57,29 +55,33 @@ pub fn block_only(signals: &[Signal]) -> nix::Result<()> {
     pthread_sigmask(SigmaskHow::SIG_SETMASK, Some(&set), None)
 }
 
-/// Gives the program the dispositions and the mask that the launcher was started with: between fork and exec.
-pub fn restore(original: Signals) -> io::Result<()> {
+/// Takes back an ignored SIGCHLD, which some parents leave to their children: nothing could be waited for.
+pub fn expect_children() -> nix::Result<()> {
+    // SAFETY: no handler of ours is installed or replaced.
+    unsafe { signal(Signal::SIGCHLD, SigHandler::SigDfl) }.map(drop)
+}
+
+/// What the program is to be executed with, so that it starts with the dispositions and the mask that the launcher was
+/// started with: the signals to be set to their defaults, and those to be blocked. What is to be ignored is ignored in
+/// this process from here on, and inherited; not SIGCHLD, because this process waits for children.
+pub fn for_program(original: Signals) -> nix::Result<(SigSet, SigSet)> {
+    let (mut default, mut blocked) = (SigSet::empty(), SigSet::empty());
     for named in Signal::iterator() {
+        let bit = 1 << (named as u32 - 1);
+        if original.blocked & bit != 0 {
+            blocked.add(named);
+        }
         if matches!(named, Signal::SIGKILL | Signal::SIGSTOP) {
             continue;
         }
-        let ignored = original.ignored >> (named as u32 - 1) & 1 == 1;
-        let handler = if ignored {
-            SigHandler::SigIgn
+        if original.ignored & bit != 0 && named != Signal::SIGCHLD {
+            // SAFETY: no handler of ours is installed or replaced.
+            unsafe { signal(named, SigHandler::SigIgn) }?;
         } else {
-            SigHandler::SigDfl
-        };
-        // SAFETY: no handler of ours is installed or replaced, only the default or ignoring.
-        unsafe { signal(named, handler) }?;
-    }
-    let mut set = SigSet::empty();
-    for named in Signal::iterator() {
-        if original.blocked >> (named as u32 - 1) & 1 == 1 {
-            set.add(named);
+            default.add(named);
         }
     }
-    pthread_sigmask(SigmaskHow::SIG_SETMASK, Some(&set), None)?;
-    Ok(())
+    Ok((default, blocked))
 }
 
 /// Stops this process as `signal` has stopped the program, so that the shell that waits for us sees it.

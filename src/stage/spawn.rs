@@ -1,23 +1,25 @@
 //! Starting the helpers: the two ways to a network namespace of the sandbox's own.
 
-use std::ffi::OsString;
+use std::ffi::{CString, OsString};
 use std::fs::File;
 use std::io::{self, Read, Seek};
-use std::os::fd::{FromRawFd, OwnedFd};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd, RawFd};
+use std::os::unix::ffi::OsStrExt;
 use std::os::unix::process::CommandExt;
 use std::path::Path;
 use std::process::{Command, Stdio};
 
-use anyhow::{Context, Result};
+use anyhow::{Context, Result, bail};
 use nix::errno::Errno;
 use nix::libc;
 use nix::sched::{CloneFlags, unshare};
+use nix::spawn::{PosixSpawnAttr, PosixSpawnFileActions, PosixSpawnFlags, posix_spawn};
 use nix::sys::prctl;
-use nix::sys::signal::Signal;
+use nix::sys::signal::{SigSet, Signal};
 use nix::unistd::{Pid, getgid, getuid, setsid};
 
 use super::wire::Channel;
-use super::{INNER_FLAG, signals, system};
+use super::{ALONE_FLAG, signals, system};
 
 /// A helper's output: it reaches the user only in an error.
 pub struct Log(File);
@@ -41,47 +43,132 @@ impl Log {
     }
 }
 
-/// Starts pasta, which makes the namespaces and executes the inner stage; `channel` becomes that one's descriptor 0,
-/// because a current pasta closes all above 2.
-pub fn pasta_with_inner(argv: &[OsString], channel: Channel, log: &Log) -> Result<Pid> {
-    let mut command = Command::new(&argv[0]);
-    command
-        .args(&argv[1..])
-        .stdin(channel.into_fd())
-        .stdout(log.stdio()?)
-        .stderr(log.stdio()?);
-    // SAFETY: between fork and exec this only sets the signal mask.
-    unsafe { command.pre_exec(|| Ok(signals::block_only(&signals::FROM_TERMINAL)?)) };
-    let child = command
-        .spawn()
-        .with_context(|| format!("cannot execute {}", argv[0].display()))?;
-    Ok(Pid::from_raw(child.id() as i32))
+/// What a new process has of ours. Everything else is closed on exec.
+#[derive(Default)]
+pub struct Passed<'a> {
+    /// Descriptors, and the numbers under which they are found.
+    pub fds: Vec<(BorrowedFd<'a>, RawFd)>,
+    /// The signals that are blocked.
+    pub blocked: &'a [Signal],
 }
 
-/// Starts the inner stage as root of a user and a network namespace that it makes itself.
-pub fn inner_alone(self_exe: &Path, channel: Channel, log: &Log) -> Result<Pid> {
-    let maps = [format!("0 {} 1", getuid()), format!("0 {} 1", getgid())];
-    let mut command = Command::new(self_exe);
-    command.arg(INNER_FLAG);
-    command
-        .stdin(channel.into_fd())
-        .stdout(log.stdio()?)
-        .stderr(log.stdio()?);
-    // SAFETY: between fork and exec of a single-threaded process this makes system calls and writes three files.
-    unsafe {
-        command.pre_exec(move || {
-            signals::block_only(&signals::FROM_TERMINAL)?;
-            unshare(CloneFlags::CLONE_NEWUSER | CloneFlags::CLONE_NEWNET)?;
-            std::fs::write("/proc/self/uid_map", &maps[0])?;
-            std::fs::write("/proc/self/setgroups", "deny")?;
-            std::fs::write("/proc/self/gid_map", &maps[1])
-        });
+/// Executes `argv[0]`, a path, with exactly what `passed` says; SIGPIPE, which Rust ignores, is back at its default
+/// (pasta of 2023 would not start).
+fn execute(argv: &[OsString], passed: &Passed) -> Result<Pid> {
+    let mut actions = PosixSpawnFileActions::init()?;
+    // Out of the way of the numbers first. dup2(2) leaves its copy open on exec.
+    let mut moved = Vec::new();
+    for (fd, _) in &passed.fds {
+        moved.push(system::duplicate_above(fd, 64)?);
     }
-    let child = command.spawn().context(
-        "cannot make a user and network namespace (unprivileged user namespaces are switched off? see sysctl \
+    for (fd, (_, number)) in moved.iter().zip(&passed.fds) {
+        actions.add_dup2(fd.as_raw_fd(), *number)?;
+    }
+    let blocked = passed.blocked.iter().copied().collect();
+    spawn(argv, &actions, &SigSet::from(Signal::SIGPIPE), &blocked)?
+        .with_context(|| format!("cannot execute {}", argv[0].to_string_lossy()))
+}
+
+/// Executes the sandbox's program; the inner `Err` is execve(2)'s.
+pub fn program(argv: &[OsString], default: &SigSet, blocked: &SigSet) -> Result<nix::Result<Pid>> {
+    spawn(argv, &PosixSpawnFileActions::init()?, default, blocked)
+}
+
+/// posix_spawn(3), which copies no page tables; the inner `Err` is execve(2)'s.
+fn spawn(
+    argv: &[OsString],
+    actions: &PosixSpawnFileActions,
+    default: &SigSet,
+    blocked: &SigSet,
+) -> Result<nix::Result<Pid>> {
+    let mut attributes = PosixSpawnAttr::init()?;
+    attributes.set_sigmask(blocked)?;
+    attributes.set_sigdefault(default)?;
+    let flags = PosixSpawnFlags::POSIX_SPAWN_SETSIGMASK | PosixSpawnFlags::POSIX_SPAWN_SETSIGDEF;
+    attributes.set_flags(flags)?;
+    let args = c_strings(argv)?;
+    let [path, ..] = &args[..] else {
+        bail!("an empty command line")
+    };
+    let environment: Vec<OsString> = std::env::vars_os()
+        .map(|(mut name, value)| {
+            name.push("=");
+            name.push(value);
+            name
+        })
+        .collect();
+    Ok(posix_spawn(
+        &**path,
+        actions,
+        &attributes,
+        &args,
+        &c_strings(&environment)?,
+    ))
+}
+
+fn c_strings(strings: &[OsString]) -> Result<Vec<CString>> {
+    let c_string =
+        |text: &OsString| CString::new(text.as_bytes()).context("an argument holds a NUL");
+    strings.iter().map(c_string).collect()
+}
+
+/// Starts pasta, which makes the namespaces and executes the inner stage; `channel` becomes that one's descriptor 0,
+/// because a current pasta closes all above 2. The mask hides a terminal's signals from pasta's own handlers.
+pub fn pasta_with_inner(argv: &[OsString], channel: &Channel, log: &Log) -> Result<Pid> {
+    let fds = vec![(channel.as_fd(), 0), (log.0.as_fd(), 1), (log.0.as_fd(), 2)];
+    execute(
+        argv,
+        &Passed {
+            fds,
+            blocked: &signals::FROM_TERMINAL,
+        },
+    )
+}
+
+/// Starts the inner stage by itself: it makes the namespaces.
+pub fn inner_alone(self_exe: &Path, channel: &Channel, log: &Log) -> Result<Pid> {
+    let argv = [self_exe.into(), ALONE_FLAG.into()];
+    let fds = vec![(channel.as_fd(), 0), (log.0.as_fd(), 1), (log.0.as_fd(), 2)];
+    execute(
+        &argv,
+        &Passed {
+            fds,
+            blocked: &signals::FROM_TERMINAL,
+        },
+    )
+}
+
+/// Starts bwrap with exactly the standard streams and `inherited`, each under its number.
+pub fn bwrap(argv: &[OsString], inherited: &[(OwnedFd, RawFd)]) -> Result<Pid> {
+    let fds = inherited
+        .iter()
+        .map(|(fd, number)| (fd.as_fd(), *number))
+        .collect();
+    execute(
+        argv,
+        &Passed {
+            fds,
+            blocked: &signals::FROM_TERMINAL,
+        },
+    )
+}
+
+/// Enters a user namespace, as its root, and a network namespace, both new.
+pub fn enter_namespaces() -> Result<()> {
+    let maps = [format!("0 {} 1", getuid()), format!("0 {} 1", getgid())];
+    unshare(CloneFlags::CLONE_NEWUSER | CloneFlags::CLONE_NEWNET).context(
+        "cannot make a user and network namespace (are unprivileged user namespaces switched off? see sysctl \
          user.max_user_namespaces, kernel.unprivileged_userns_clone, kernel.apparmor_restrict_unprivileged_userns)",
     )?;
-    Ok(Pid::from_raw(child.id() as i32))
+    for (file, text) in [
+        ("uid_map", &*maps[0]),
+        ("setgroups", "deny"),
+        ("gid_map", &*maps[1]),
+    ] {
+        std::fs::write(format!("/proc/self/{file}"), text)
+            .with_context(|| format!("cannot write {file} of the new user namespace"))?;
+    }
+    Ok(())
 }
 
 /// Starts pasta to attach to a namespace, outside of the terminal's session.

@@ -22,7 +22,7 @@ use super::plan::{FromInner, Plan, Signals, Start, ToInit, ToInner, fd};
 use super::prepare::{BASHRC_TEXT, Firewall, Prepared, Surroundings, Way};
 use super::spawn::{self, Log};
 use super::wire::{Channel, Received};
-use super::{inner, pasta, say, signals, system};
+use super::{pasta, say, signals, system};
 use crate::dns::relay::Relay;
 use crate::netlink::Netlink;
 use crate::nf;
@@ -59,7 +59,7 @@ pub struct Helper {
     pub ended: Option<ExitStatus>,
 }
 
-/// The helpers; none of them outlives this value.
+/// The helpers; none of them outlives this value, however it ends.
 #[derive(Debug, Default)]
 pub struct Helpers {
     /// The one whose end is the sandbox's (pasta, the inner stage, or bwrap), then pasta where it attaches.
@@ -92,6 +92,17 @@ impl Helpers {
     }
 }
 
+impl Helpers {
+    /// Ends them without waiting: a tap device takes pasta tens of milliseconds to give back, and nothing of the
+    /// program's runs any more.
+    pub fn leave(mut self) {
+        for helper in self.all.drain(..).filter(|helper| helper.ended.is_none()) {
+            // Not reaped yet, so the number is still that child's.
+            let _ = kill(helper.pid, Signal::SIGKILL);
+        }
+    }
+}
+
 impl Drop for Helpers {
     fn drop(&mut self) {
         for helper in self.all.iter().filter(|helper| helper.ended.is_none()) {
@@ -118,7 +129,10 @@ pub struct Running {
 
 /// Starts everything and opens the gate.
 pub fn start(prepared: &Prepared, around: &Surroundings) -> Result<Running> {
+    // Nothing that a caller has left open reaches a helper, or the program.
+    system::close_on_exec_from(3)?;
     let original = Signals::current()?;
+    signals::expect_children()?;
     signals::block(&signals::FROM_TERMINAL)?;
     let watched = signals::block(&WATCHED)?;
     let flags = SfdFlags::SFD_CLOEXEC | SfdFlags::SFD_NONBLOCK;
@@ -139,11 +153,8 @@ pub fn start(prepared: &Prepared, around: &Surroundings) -> Result<Running> {
     let netns = match &prepared.firewall {
         Some(firewall) => Some(starting.firewalled(prepared, firewall, around, inherited)?),
         None => {
-            let bwrap = inner::spawn_bwrap(&prepared.bwrap, inherited)?;
-            starting
-                .running
-                .helpers
-                .add("bwrap", Pid::from_raw(bwrap.id() as i32));
+            let bwrap = spawn::bwrap(&prepared.bwrap, &inherited)?;
+            starting.running.helpers.add("bwrap", bwrap);
             None
         }
     };
@@ -199,14 +210,16 @@ impl Starting {
         match firewall.way {
             Way::Pasta => {
                 let argv = firewall.pasta_argv(&around.self_exe, "");
-                let pid = spawn::pasta_with_inner(&argv, theirs, &running.log)?;
+                let pid = spawn::pasta_with_inner(&argv, &theirs, &running.log)?;
                 running.helpers.add("pasta", pid);
             }
             Way::Attach => {
-                let pid = spawn::inner_alone(&around.self_exe, theirs, &running.log)?;
+                let pid = spawn::inner_alone(&around.self_exe, &theirs, &running.log)?;
                 running.helpers.add("the inner stage", pid);
             }
         }
+        // Ours alone would keep the channel open when the inner stage has gone.
+        drop(theirs);
         let plan = Plan {
             ruleset: firewall.document.clone(),
             bwrap: prepared.bwrap.clone(),

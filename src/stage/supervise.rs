@@ -16,21 +16,23 @@ use super::{EXIT_CANNOT_EXECUTE, EXIT_NOT_FOUND, signals};
 
 /// How long the program has to end itself after SIGTERM or SIGHUP.
 const GRACE: Duration = Duration::from_secs(3);
-/// How long the helpers have to end themselves after the program.
-const TIDY: Duration = Duration::from_secs(2);
-
 /// How the program ended.
 enum End {
     Status(i32),
+    /// It did not end by itself in time.
+    Forced(i32),
     NotExecuted(Errno),
 }
 
 /// Runs until the program has ended; gives the exit status. `program` is its name in messages.
 pub fn supervise(mut running: Running, program: &str) -> Result<i32> {
     let end = watch(&mut running)?;
-    tidy(running)?;
     match end {
-        End::Status(status) => Ok(status),
+        End::Status(_) | End::NotExecuted(_) => running.helpers.leave(),
+        End::Forced(_) => drop(running),
+    }
+    match end {
+        End::Status(status) | End::Forced(status) => Ok(status),
         End::NotExecuted(errno) => {
             super::say(&format!(
                 "cannot execute {program}: {}",
@@ -70,7 +72,7 @@ fn watch(running: &mut Running) -> Result<End> {
                 return Ok(end);
             }
             return match ending {
-                Some((signal, _)) => Ok(End::Status(128 + signal)),
+                Some((signal, _)) => Ok(End::Forced(128 + signal)),
                 None => bail!("{reason}"),
             };
         }
@@ -78,7 +80,7 @@ fn watch(running: &mut Running) -> Result<End> {
         if let Some((signal, until)) = ending
             && now >= until
         {
-            return Ok(End::Status(128 + signal));
+            return Ok(End::Forced(128 + signal));
         }
         wait(running, ending.map(|(_, until)| until))?;
         while let Some(info) = running.signals.read_signal()? {
@@ -199,30 +201,4 @@ fn bwrap_ended(status: i32) -> String {
     format!(
         "bwrap ended (status {status}) without the program's own end; what it said, if anything, is above"
     )
-}
-
-/// Waits until everything is gone; what stays is killed.
-fn tidy(mut running: Running) -> Result<()> {
-    let until = Instant::now() + TIDY;
-    running.relay = None;
-    loop {
-        running.helpers.reap()?;
-        // Where pasta attached, nothing but this ends it: its namespace's end does not (seen with that of 2023).
-        if running.helpers.all[0].ended.is_some() {
-            return Ok(());
-        }
-        let left = until.saturating_duration_since(Instant::now());
-        if left.is_zero() {
-            return Ok(());
-        }
-        let mut fds = [PollFd::new(running.signals.as_fd(), PollFlags::POLLIN)];
-        match poll(
-            &mut fds,
-            PollTimeout::try_from(left).unwrap_or(PollTimeout::MAX),
-        ) {
-            Ok(_) | Err(Errno::EINTR) => {}
-            Err(e) => return Err(e).context("poll failed"),
-        }
-        while running.signals.read_signal()?.is_some() {}
-    }
 }

@@ -183,7 +183,7 @@ scenario!(three_hundred_clients_are_answered_each_its_own {
             break;
         }
     }
-    assert_eq!(waiting, []);
+    assert_eq!(waiting, Vec::<usize>::new());
     relay.wait_idle();
 });
 
