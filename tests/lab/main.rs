@@ -1,0 +1,54 @@
+//! The program as its users see it: every scenario drives the built binary on a desktop in a private network of
+//! namespaces (`harness::network`). Nothing here sends a packet to the network of the machine that runs the tests.
+//!
+//! `cargo test --test lab [-- [--list] [--exact] [FILTER…]]`; environment:
+//! - `CLAUDE_ISOLATED_TEST_PASTA`: the pasta to use in place of the installed one (its `passt.avx2` beside it);
+//! - `CLAUDE_ISOLATED_TEST_BIN`: the program to test in place of the one that cargo built.
+
+mod harness;
+
+mod claude;
+mod configuration;
+mod controls;
+mod dns;
+mod dry_run;
+mod exit_status;
+mod files;
+mod hosts;
+mod kills;
+mod loopback;
+mod on_block;
+mod process;
+mod reachability;
+mod refusals;
+mod starts;
+mod terminal;
+mod workspace;
+
+use std::process::ExitCode;
+
+use harness::Scenario;
+
+const SCENARIOS: &[&[Scenario]] = &[
+    controls::ALL,
+    reachability::ALL,
+    on_block::ALL,
+    loopback::ALL,
+    dns::ALL,
+    hosts::ALL,
+    process::ALL,
+    exit_status::ALL,
+    terminal::ALL,
+    kills::ALL,
+    refusals::ALL,
+    configuration::ALL,
+    starts::ALL,
+    workspace::ALL,
+    files::ALL,
+    dry_run::ALL,
+    claude::ALL,
+];
+
+fn main() -> ExitCode {
+    harness::main(SCENARIOS)
+}

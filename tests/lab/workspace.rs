@@ -1,0 +1,158 @@
+//! Which folder the program works in, and that nothing inside it chooses another.
+
+use std::fs;
+use std::os::unix::fs::symlink;
+use std::path::Path;
+
+use anyhow::{Context, Result, ensure};
+
+use crate::files::{text, writable};
+use crate::harness::desk::LIMIT;
+use crate::harness::{Desk, ONCE, Scenario, run, scenario};
+
+pub const ALL: &[Scenario] = &[
+    scenario!(the_workspace_is_the_nearest_ancestor_with_git, ONCE),
+    scenario!(git_configuration_chooses_no_bind, ONCE),
+    scenario!(a_home_that_is_a_repository_is_not_bound, ONCE),
+    scenario!(a_current_directory_that_is_not_visible_starts_in_home, ONCE),
+    scenario!(the_configuration_cannot_be_changed_from_a_workspace, ONCE),
+];
+
+fn the_workspace_is_the_nearest_ancestor_with_git(desk: &Desk) -> Result<()> {
+    let outer = desk.home.join("src");
+    let inner = outer.join("project");
+    let deep = inner.join("a/b");
+    fs::create_dir_all(&deep)?;
+    fs::create_dir_all(inner.join(".git"))?;
+    fs::create_dir_all(outer.join(".git"))?;
+    ensure!(
+        writable(desk, &deep, &[], &inner)?,
+        "the workspace cannot be written"
+    );
+    ensure!(
+        !writable(desk, &deep, &[], &outer)?,
+        "the outer repository can be written"
+    );
+    let plain = desk.home.join("plain/sub");
+    fs::create_dir_all(&plain)?;
+    ensure!(
+        writable(desk, &plain, &[], &plain)?,
+        "a current directory without git cannot be written"
+    );
+    ensure!(
+        !writable(desk, &plain, &[], &desk.home.join("plain"))?,
+        "its parent can be written"
+    );
+    // A worktree's .git is a file.
+    let worktree = desk.home.join("worktree");
+    fs::create_dir_all(worktree.join("sub"))?;
+    fs::write(worktree.join(".git"), "gitdir: /nowhere\n")?;
+    ensure!(
+        writable(desk, &worktree.join("sub"), &[], &worktree)?,
+        "a worktree cannot be written"
+    );
+    Ok(())
+}
+
+/// `core.worktree` written inside would widen the next start.
+fn git_configuration_chooses_no_bind(desk: &Desk) -> Result<()> {
+    let other = desk.home.join("other");
+    fs::create_dir_all(&other)?;
+    let config = format!(
+        "[core]\n\tworktree = {}\n\tfsmonitor = touch {}/ran\n",
+        text(&other)?,
+        text(&other)?
+    );
+    fs::write(desk.work.join(".git/config"), config)?;
+    ensure!(
+        !writable(desk, &desk.work, &[], &other)?,
+        "core.worktree is bound"
+    );
+    ensure!(
+        writable(desk, &desk.work, &[], &desk.work)?,
+        "the workspace is not bound"
+    );
+    ensure!(!other.join("ran").exists(), "git was executed");
+    Ok(())
+}
+
+fn a_home_that_is_a_repository_is_not_bound(desk: &Desk) -> Result<()> {
+    fs::create_dir_all(desk.home.join(".git"))?;
+    let sub = desk.home.join("notes");
+    fs::create_dir_all(&sub)?;
+    fs::write(desk.home.join(".bashrc"), "")?;
+    ensure!(
+        !writable(desk, &sub, &[], &desk.home.join(".bashrc"))?,
+        "all of $HOME is bound"
+    );
+    ensure!(
+        writable(desk, &sub, &[], &sub)?,
+        "the current directory is not bound"
+    );
+    let done = run(
+        desk.program(&["-x", "/bin/pwd"]).current_dir(&desk.home),
+        LIMIT,
+    )?;
+    ensure!(done.stdout.trim() == text(&desk.home)?, "{done:?}");
+    ensure!(
+        !writable(desk, &desk.home, &[], &desk.home.join(".bashrc"))?,
+        "from $HOME, all of it is bound"
+    );
+    Ok(())
+}
+
+fn a_current_directory_that_is_not_visible_starts_in_home(desk: &Desk) -> Result<()> {
+    for dir in ["/", "/home", "/tmp", "/mnt"] {
+        let done = run(desk.program(&["-x", "/bin/pwd"]).current_dir(dir), LIMIT)?;
+        let inside = done.stdout.trim();
+        ensure!(
+            done.status.success() && [dir, text(&desk.home)?].contains(&inside),
+            "{dir}: {done:?}"
+        );
+        if inside != dir {
+            ensure!(
+                done.stderr.lines().count() == 1,
+                "{dir}: to be said once: {:?}",
+                done.stderr
+            );
+        }
+        let probe = Path::new(dir).join("planted");
+        run(
+            desk.program(&["-x", "/bin/touch", text(&probe)?])
+                .current_dir(dir),
+            LIMIT,
+        )?;
+        ensure!(!probe.exists(), "{dir} can be written");
+    }
+    Ok(())
+}
+
+/// Dotfiles in a workspace, the configuration a link into it.
+fn the_configuration_cannot_be_changed_from_a_workspace(desk: &Desk) -> Result<()> {
+    let config = desk.config("")?;
+    let real = desk.work.join("dotfiles/claude-isolated.toml");
+    fs::create_dir_all(real.parent().context("no parent")?)?;
+    fs::rename(&config, &real)?;
+    symlink(&real, &config)?;
+    ensure!(
+        !writable(desk, &desk.work, &[], &real)?,
+        "the configuration can be written"
+    );
+    let script = format!("mv {0} {0}.old; rm -f {0}; printf x > {0}", text(&real)?);
+    desk.shell(&[], &script)?;
+    ensure!(
+        fs::read_to_string(&real)?.starts_with("[firewall]"),
+        "the configuration can be replaced"
+    );
+    // Never read from the workspace itself.
+    for name in [
+        "config.toml",
+        ".claude-isolated.toml",
+        "claude-isolated.toml",
+    ] {
+        fs::write(desk.work.join(name), "[firewall]\nenabled = false\n")?;
+    }
+    let done = desk.run(&["-x", "/bin/true"])?;
+    ensure!(done.status.success() && done.stderr.is_empty(), "{done:?}");
+    Ok(())
+}
