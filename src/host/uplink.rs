@@ -89,6 +89,10 @@ pub fn uplink(network: &Network) -> Uplink {
 pub fn pasta_args(uplink: &Uplink) -> Vec<OsString> {
     let mut args = vec!["-i".to_owned(), uplink.device.clone()];
     let mut add = |option: &str, value: String| args.extend([option.to_owned(), value]);
+    if uplink.device == "lo" {
+        // The tap device would be named like it, and the namespace has one of that name.
+        add("-I", "eth0".into());
+    }
     add("--mac-addr", GATEWAY_MAC.into());
     if let Some(v4) = &uplink.v4 {
         add("-a", v4.addr.to_string());

@@ -19,6 +19,7 @@ pub mod system;
 pub mod wire;
 
 use std::ffi::OsString;
+use std::io::Write;
 use std::process::ExitCode;
 
 use crate::sandbox::INIT_FLAG;
@@ -49,7 +50,12 @@ pub fn main() -> ExitCode {
     ExitCode::from(status as u8)
 }
 
-/// Says one line to the user.
+/// Says one line to the user. Where nobody listens any more there is nothing to be done about it.
 pub fn say(line: &str) {
-    eprintln!("claude-isolated: {line}");
+    let _ = writeln!(std::io::stderr(), "claude-isolated: {line}");
+}
+
+/// Puts out what was asked for; the same holds.
+fn put(text: &str) {
+    let _ = std::io::stdout().write_all(text.as_bytes());
 }

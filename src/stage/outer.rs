@@ -6,7 +6,7 @@ use anyhow::{Result, bail};
 
 use super::prepare::{self, Surroundings};
 use super::start::{self, Interrupted};
-use super::{EXIT_NOT_FOUND, EXIT_OURS, dry_run, say, stdio, supervise};
+use super::{EXIT_NOT_FOUND, EXIT_OURS, dry_run, put, say, stdio, supervise};
 use crate::launch::{self, Action, Environment, Launch, Program, Request};
 
 /// Runs the command line; gives the exit status.
@@ -27,7 +27,7 @@ fn launch(args: Vec<OsString>) -> Result<i32> {
     let around = Surroundings::read()?;
     let launch = match launch::resolve(args, &Environment::from_process()?, &around.cwd)? {
         Request::Help(text) | Request::Version(text) => {
-            print!("{text}");
+            put(&text);
             return Ok(0);
         }
         Request::Launch(launch) => launch,
@@ -38,7 +38,7 @@ fn launch(args: Vec<OsString>) -> Result<i32> {
     match launch.action {
         Action::DryRun { json } => {
             let prepared = prepare::prepare(&launch, &around)?;
-            print!("{}", dry_run::text(&prepared, &around, json)?);
+            put(&dry_run::text(&prepared, &around, json)?);
             Ok(0)
         }
         Action::Run => start(&launch, &around),

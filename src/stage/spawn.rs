@@ -196,6 +196,39 @@ pub fn pasta_attaching(argv: &[OsString], log: &Log) -> Result<Pid> {
     Ok(Pid::from_raw(child.id() as i32))
 }
 
+/// The children of this process, adopted ones among them.
+pub fn children() -> Vec<Pid> {
+    let me = std::process::id();
+    let listed = match std::fs::read_to_string(format!("/proc/{me}/task/{me}/children")) {
+        Ok(list) => list
+            .split_whitespace()
+            .filter_map(|pid| pid.parse().ok())
+            .collect(),
+        // Kernels without CONFIG_PROC_CHILDREN.
+        Err(_) => children_by_parent(me),
+    };
+    listed.into_iter().map(Pid::from_raw).collect()
+}
+
+fn children_by_parent(me: u32) -> Vec<i32> {
+    let Ok(entries) = std::fs::read_dir("/proc") else {
+        return Vec::new();
+    };
+    let pids = entries
+        .flatten()
+        .filter_map(|entry| entry.file_name().to_str()?.parse().ok());
+    let is_child = |pid: &i32| {
+        let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
+        // The name, in parentheses, may hold anything; state and parent follow it (proc(5)).
+        let parent = stat
+            .rsplit(')')
+            .next()
+            .and_then(|rest| rest.split_whitespace().nth(1));
+        parent.and_then(|ppid| ppid.parse().ok()) == Some(me)
+    };
+    pids.filter(is_child).collect()
+}
+
 /// A descriptor for a child of ours (pidfd_open(2), Linux 5.3), close-on-exec.
 pub fn pidfd(pid: Pid) -> Result<OwnedFd> {
     // SAFETY: the kernel makes a new descriptor or gives an error.
@@ -253,5 +286,18 @@ mod tests {
         assert!(masked(&format!(
             "{desktop}41 22 0:36 / /proc/kcore rw - tmpfs tmpfs rw\n"
         )));
+    }
+
+    #[test]
+    fn a_child_is_found_among_all_processes() {
+        let mut child = std::process::Command::new("sleep")
+            .arg("30")
+            .spawn()
+            .unwrap();
+        let pid = child.id() as i32;
+        assert!(children_by_parent(std::process::id()).contains(&pid));
+        assert!(!children_by_parent(std::process::id() + 1).contains(&pid));
+        child.kill().unwrap();
+        child.wait().unwrap();
     }
 }

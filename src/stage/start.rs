@@ -13,6 +13,7 @@ use netlink_sys::Socket;
 use nix::errno::Errno;
 use nix::libc;
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
+use nix::sys::prctl;
 use nix::sys::resource::{Resource, getrlimit};
 use nix::sys::signal::{Signal, kill};
 use nix::sys::signalfd::{SfdFlags, SignalFd};
@@ -105,10 +106,24 @@ impl Helpers {
 
 impl Drop for Helpers {
     fn drop(&mut self) {
+        if self.all.is_empty() {
+            return;
+        }
         for helper in self.all.iter().filter(|helper| helper.ended.is_none()) {
             // Not reaped yet, so the number is still that child's.
             let _ = kill(helper.pid, Signal::SIGKILL);
             let _ = system::wait_for(helper.pid, 0);
+        }
+        // Their own children, left to us: pasta's waits for a pasta that is gone, bwrap's may not be bound to it yet.
+        loop {
+            let left = spawn::children();
+            if left.is_empty() {
+                return;
+            }
+            for pid in left {
+                let _ = kill(pid, Signal::SIGKILL);
+                let _ = system::wait_for(pid, 0);
+            }
         }
     }
 }
@@ -135,6 +150,8 @@ pub fn start(prepared: &Prepared, around: &Surroundings) -> Result<Running> {
     system::close_on_exec_from(3)?;
     let original = Signals::current()?;
     signals::expect_children()?;
+    // Whatever a helper leaves behind becomes ours, and is ended with it.
+    prctl::set_child_subreaper(true)?;
     signals::block(&signals::FROM_TERMINAL)?;
     let watched = signals::block(&WATCHED)?;
     let flags = SfdFlags::SFD_CLOEXEC | SfdFlags::SFD_NONBLOCK;
@@ -228,7 +245,10 @@ impl Starting {
             nofile: getrlimit(Resource::RLIMIT_NOFILE)?.0,
             dns: prepared.resolv.is_some(),
         };
-        running.inner = Some(hand_over(&first, &plan, inherited)?);
+        match hand_over(&first, &plan, inherited) {
+            Ok(channel) => running.inner = Some(channel),
+            Err(e) => return Err(self.not_reached(e)),
+        }
         drop(first);
 
         let (netns, warnings, fds) = match self.next_from_inner()? {
@@ -277,10 +297,30 @@ impl Starting {
         }
     }
 
+    /// Why the inner stage could not be told anything: most likely, who should have started it has ended.
+    fn not_reached(&mut self, error: anyhow::Error) -> anyhow::Error {
+        let helpers = &mut self.running.helpers;
+        for _ in 0..100 {
+            if helpers.reap().is_err() || helpers.ended().is_some() {
+                break;
+            }
+            std::thread::sleep(Duration::from_millis(10));
+        }
+        match helpers.ended() {
+            Some(helper) => {
+                let what = format!("{} ended {}", helper.name, how(helper.ended));
+                self.running.start_failed(&what)
+            }
+            None => error,
+        }
+    }
+
     /// The inner stage's next message. `Err` with the reason when there will be none.
     fn next_from_inner(&mut self) -> Result<(FromInner, Vec<OwnedFd>)> {
         loop {
             let running = &mut self.running;
+            // First: a helper may have ended by the same signal.
+            running.interrupted()?;
             // A message that is there counts, even where its sender has ended since.
             if running.inner()?.readable(Duration::ZERO)? {
                 return match running.inner()?.receive()? {
@@ -297,13 +337,16 @@ impl Starting {
                 let what = format!("{} ended {}", helper.name, how(helper.ended));
                 return Err(running.start_failed(&what));
             }
-            let until = self.running.start_by.context("the start is over")?;
+            let until = running.start_by.context("the start is over")?;
             let left = until.saturating_duration_since(Instant::now());
             if left.is_zero() {
-                let limit = LIMIT.as_secs();
-                return Err(self
-                    .running
-                    .start_failed(&format!("not ready after {limit} s, given up")));
+                let late = running
+                    .helpers
+                    .all
+                    .last()
+                    .map_or("it", |helper| helper.name);
+                let what = format!("{late} was not ready after {} s", LIMIT.as_secs());
+                return Err(running.start_failed(&what));
             }
             self.running.wait(left)?;
         }
@@ -315,7 +358,7 @@ impl Running {
         self.inner.as_ref().context("there is no inner stage")
     }
 
-    /// Waits for the inner stage or a signal; one that is meant to end the start is the `Err`.
+    /// Waits for the inner stage or a signal; one that is to end the start is the `Err`.
     fn wait(&mut self, limit: Duration) -> Result<()> {
         let inner = self.inner()?;
         let mut fds = [
@@ -329,6 +372,10 @@ impl Running {
             Ok(_) | Err(Errno::EINTR) => {}
             Err(e) => return Err(e).context("poll failed"),
         }
+        self.interrupted()
+    }
+
+    fn interrupted(&mut self) -> Result<()> {
         while let Some(signal) = self.signals.read_signal()? {
             if signal.ssi_signo != Signal::SIGCHLD as u32 {
                 return Err(Interrupted(signal.ssi_signo as i32).into());

@@ -63,6 +63,10 @@ fn watch(running: &mut Running) -> Result<End> {
     // When the program was told to end: from then on its time is limited.
     let mut ending: Option<(i32, Instant)> = None;
     loop {
+        // Before the program's own messages: a signal from before its start never reached it.
+        if let Some(end) = signalled(running, &mut ending)? {
+            return Ok(end);
+        }
         if let Some(end) = from_init(running)? {
             return Ok(end);
         }
@@ -89,27 +93,33 @@ fn watch(running: &mut Running) -> Result<End> {
             return Ok(End::Forced(128 + signal));
         }
         wait(running, ending.map(|(_, until)| until))?;
-        while let Some(info) = running.signals.read_signal()? {
-            let number = info.ssi_signo as i32;
-            // SIGINT and SIGQUIT reach the program from the terminal, as they reached us, once there is one.
-            let from_terminal = [Signal::SIGINT as i32, Signal::SIGQUIT as i32].contains(&number);
-            if from_terminal && running.start_by.is_some() {
-                return Ok(End::Forced(128 + number));
-            }
-            if [Signal::SIGTERM as i32, Signal::SIGHUP as i32].contains(&number) {
-                // Asked twice: at once.
-                let grace = if ending.is_some() {
-                    Duration::ZERO
-                } else {
-                    GRACE
-                };
-                ending = Some((number, Instant::now() + grace));
-                for signal in [number, Signal::SIGCONT as i32] {
-                    let _ = running.gate.send(&ToInit::Signal(signal), &[]);
-                }
+    }
+}
+
+/// Passes on what is to end the program; gives the end where there is no program yet.
+fn signalled(running: &mut Running, ending: &mut Option<(i32, Instant)>) -> Result<Option<End>> {
+    while let Some(info) = running.signals.read_signal()? {
+        let number = info.ssi_signo as i32;
+        let is_one_of =
+            |signals: [Signal; 2]| signals.iter().any(|signal| *signal as i32 == number);
+        // SIGINT and SIGQUIT reach the program from the terminal, as they reached us, once there is one.
+        if is_one_of([Signal::SIGINT, Signal::SIGQUIT]) && running.start_by.is_some() {
+            return Ok(Some(End::Forced(128 + number)));
+        }
+        if is_one_of([Signal::SIGTERM, Signal::SIGHUP]) {
+            // Asked twice: at once.
+            let grace = if ending.is_some() {
+                Duration::ZERO
+            } else {
+                GRACE
+            };
+            *ending = Some((number, Instant::now() + grace));
+            for signal in [number, Signal::SIGCONT as i32] {
+                let _ = running.gate.send(&ToInit::Signal(signal), &[]);
             }
         }
     }
+    Ok(None)
 }
 
 /// Sleeps until something happens, and lets the relay work.
