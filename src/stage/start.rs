@@ -247,7 +247,8 @@ impl Starting {
         };
         match hand_over(&first, &plan, inherited) {
             Ok(channel) => running.inner = Some(channel),
-            Err(e) => return Err(self.not_reached(e)),
+            Err(e) if e.downcast_ref() == Some(&Errno::EPIPE) => return Err(self.gone()),
+            Err(e) => return Err(e),
         }
         drop(first);
 
@@ -297,22 +298,18 @@ impl Starting {
         }
     }
 
-    /// Why the inner stage could not be told anything: most likely, who should have started it has ended.
-    fn not_reached(&mut self, error: anyhow::Error) -> anyhow::Error {
+    /// Why there is no inner stage to talk to: most likely, what started it, or was to, has ended.
+    fn gone(&mut self) -> anyhow::Error {
+        let limit = Instant::now() + Duration::from_secs(1);
         let helpers = &mut self.running.helpers;
-        for _ in 0..100 {
-            if helpers.reap().is_err() || helpers.ended().is_some() {
-                break;
-            }
-            std::thread::sleep(Duration::from_millis(10));
+        while helpers.reap().is_ok() && helpers.ended().is_none() && Instant::now() < limit {
+            std::thread::sleep(Duration::from_millis(5));
         }
-        match helpers.ended() {
-            Some(helper) => {
-                let what = format!("{} ended {}", helper.name, how(helper.ended));
-                self.running.start_failed(&what)
-            }
-            None => error,
-        }
+        let what = match helpers.ended() {
+            Some(helper) => format!("{} ended {}", helper.name, how(helper.ended)),
+            None => "the inner stage ended".into(),
+        };
+        self.running.start_failed(&what)
     }
 
     /// The inner stage's next message. `Err` with the reason when there will be none.
@@ -329,7 +326,7 @@ impl Starting {
                         "bwrap ended (status {status}) before the sandbox was complete; its message is above"
                     ),
                     Received::Message(message, fds) => Ok((message, fds)),
-                    Received::Closed => Err(running.start_failed("the inner stage ended")),
+                    Received::Closed => Err(self.gone()),
                 };
             }
             running.helpers.reap()?;
