@@ -4,27 +4,24 @@
 //! over the sandbox. Then it stays: when the outer stage goes away it takes bwrap and pasta with it.
 
 use std::fs::File;
-use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd, RawFd};
+use std::os::fd::{AsFd, FromRawFd, OwnedFd, RawFd};
 use std::os::unix::fs::MetadataExt;
 use std::os::unix::process::ExitStatusExt;
 
-use anyhow::{Context, Result, bail, ensure};
+use anyhow::{Context, Result, bail};
 use nix::errno::Errno;
 use nix::libc;
-use nix::mount::{MsFlags, mount};
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
-use nix::sched::{CloneFlags, unshare};
+use nix::sched::CloneFlags;
 use nix::sys::prctl;
-use nix::sys::resource::{Resource, getrlimit, setrlimit};
 use nix::sys::signal::{Signal, kill};
 use nix::sys::signalfd::{SfdFlags, SignalFd};
 use nix::unistd::Pid;
 
 use super::plan::{FromInner, Plan, Start, ToInner};
 use super::wire::{Channel, Received};
-use super::{EXIT_OURS, signals, spawn, system};
-use crate::host::{Network, Route};
-use crate::netlink::{Builder, NLM_F_ACK, NLM_F_REQUEST, Netlink, messages};
+use super::{EXIT_OURS, namespace, signals, spawn, system};
+use crate::netlink::Netlink;
 use crate::{dns, nf};
 
 /// Runs the stage; its first channel is descriptor 0. `alone`: it makes the namespaces itself. Gives the exit status.
@@ -83,13 +80,13 @@ fn accept(first: Channel) -> Result<(Channel, Given)> {
 fn start(channel: &Channel, given: Given, alone: bool) -> Result<Option<Pid>> {
     let Given { plan, inherited } = given;
     if alone {
-        spawn::enter_namespaces()?;
+        namespace::enter(CloneFlags::CLONE_NEWNET)?;
     }
     // Should the parent (pasta, or the outer stage) die before the channel is watched.
     prctl::set_pdeathsig(Signal::SIGKILL)?;
     system::close_on_exec_from(3)?;
-    own_proc()?;
-    restore_host_facts(&plan)?;
+    namespace::own_proc()?;
+    namespace::restore_host_facts(&plan)?;
     let mut warnings = Vec::new();
     if let Err(e) = std::fs::write("/proc/sys/net/ipv4/ping_group_range", "0 0") {
         warnings.push(format!(
@@ -104,7 +101,7 @@ fn start(channel: &Channel, given: Given, alone: bool) -> Result<Option<Pid>> {
     let netlink = Netlink::open(netlink_sys::protocols::NETLINK_NETFILTER)
         .context("cannot open a netfilter socket in the sandbox's network namespace")?;
     nf::load(&netlink, &table)?;
-    loopback_up().context("cannot bring up the sandbox's loopback interface")?;
+    namespace::loopback_up().context("cannot bring up the sandbox's loopback interface")?;
 
     let netns = std::fs::metadata("/proc/self/ns/net")?.ino();
     let relay = plan.dns.then(dns::listen).transpose();
@@ -115,55 +112,6 @@ fn start(channel: &Channel, given: Given, alone: bool) -> Result<Option<Pid>> {
     }
     let ready = FromInner::Ready { netns, warnings };
     Ok(channel.send(&ready, &fds).ok().map(|()| bwrap))
-}
-
-/// Gives this process a `/proc` of its own PID namespace where pasta left the host's mounted: bwrap reads it.
-fn own_proc() -> Result<()> {
-    let shown = std::fs::read_link("/proc/self").ok();
-    if shown.is_some_and(|pid| pid.as_os_str() == std::process::id().to_string().as_str()) {
-        return Ok(());
-    }
-    unshare(CloneFlags::CLONE_NEWNS).context("cannot make a mount namespace for a fresh /proc")?;
-    let none: Option<&str> = None;
-    mount(none, "/", none, MsFlags::MS_REC | MsFlags::MS_SLAVE, none)
-        .context("cannot make the mounts of the inner stage private")?;
-    let flags = MsFlags::MS_NOSUID | MsFlags::MS_NODEV | MsFlags::MS_NOEXEC;
-    mount(Some("proc"), "/proc", Some("proc"), flags, none).context(
-        "cannot mount a fresh /proc (in a container, /proc is often masked; netns = \"attach\" needs none)",
-    )
-}
-
-/// Undoes what pasta changed for its child and the program would see.
-fn restore_host_facts(plan: &Plan) -> Result<()> {
-    if nix::unistd::gethostname()? != plan.hostname {
-        nix::unistd::sethostname(&plan.hostname).context("cannot restore the host name")?;
-    }
-    let (_, hard) = getrlimit(Resource::RLIMIT_NOFILE)?;
-    setrlimit(Resource::RLIMIT_NOFILE, plan.nofile.min(hard), hard)?;
-    Ok(())
-}
-
-/// Sets `IFF_UP` on `lo` (rtnetlink(7)): pasta does it too, but later.
-fn loopback_up() -> Result<()> {
-    const RTM_NEWLINK: u16 = 16;
-    const LO: i32 = 1;
-    let netlink = Netlink::open(netlink_sys::protocols::NETLINK_ROUTE)?;
-    let mut header = [0; 16];
-    header[4..8].copy_from_slice(&LO.to_ne_bytes());
-    header[8..12].copy_from_slice(&(libc::IFF_UP as u32).to_ne_bytes());
-    header[12..16].copy_from_slice(&(libc::IFF_UP as u32).to_ne_bytes());
-    let mut request = Builder::default();
-    request.begin(RTM_NEWLINK, NLM_F_REQUEST | NLM_F_ACK, 1, &header);
-    request.end();
-    netlink.send(&request.finish())?;
-    let answer = netlink.receive()?;
-    let errno = messages(&answer)?.first().and_then(|m| m.errno());
-    ensure!(
-        errno == Some(0),
-        "{}",
-        Errno::from_raw(errno.unwrap_or(0)).desc()
-    );
-    Ok(())
 }
 
 /// Stays until bwrap has ended or the outer stage is gone; gives the exit status.
@@ -178,7 +126,7 @@ fn watch(channel: &Channel, bwrap: Pid) -> i32 {
         None => {
             let _ = kill(bwrap, Signal::SIGKILL);
             if let Some(pasta) = pasta {
-                kill_by_pidfd(pasta.as_fd());
+                system::kill_by_pidfd(pasta.as_fd());
             }
             let _ = system::wait_for(bwrap, 0);
             EXIT_OURS
@@ -195,7 +143,7 @@ fn watch_until_end(
         &signals::block(&[Signal::SIGCHLD])?,
         SfdFlags::SFD_CLOEXEC | SfdFlags::SFD_NONBLOCK,
     )?;
-    let mut routes: Option<Routes> = None;
+    let mut routes: Option<namespace::Routes> = None;
     loop {
         // First, because bwrap may have ended before the signal was watched.
         while let Some((pid, status)) = system::wait_any(libc::WNOHANG)? {
@@ -235,76 +183,10 @@ fn watch_until_end(
             match channel.receive()? {
                 Received::Message(ToInner::Pasta { v4, v6 }, fds) => {
                     *pasta = fds.into_iter().next();
-                    routes = Some(Routes::watch(v4, v6)?);
+                    routes = Some(namespace::Routes::watch(v4, v6)?);
                 }
                 Received::Closed => return Ok(None),
             }
         }
     }
-}
-
-/// Waiting for the default routes that pasta sets last (rtnetlink(7)).
-struct Routes {
-    changes: Netlink,
-    v4: bool,
-    v6: bool,
-}
-
-impl Routes {
-    fn watch(v4: bool, v6: bool) -> Result<Self> {
-        const RTNLGRP_IPV4_ROUTE: u32 = 7;
-        const RTNLGRP_IPV6_ROUTE: u32 = 11;
-        let changes = Netlink::open(netlink_sys::protocols::NETLINK_ROUTE)?;
-        for group in [RTNLGRP_IPV4_ROUTE, RTNLGRP_IPV6_ROUTE] {
-            changes.socket().add_membership(group)?;
-        }
-        Ok(Self { changes, v4, v6 })
-    }
-
-    fn complete(&self) -> Result<bool> {
-        let routes = Network::read()?.routes;
-        let default = |v4: bool| {
-            let of_family = |route: &&Route| route.dst.is_ipv4() == v4 && route.dst.prefix() == 0;
-            routes
-                .iter()
-                .filter(of_family)
-                .any(|route| route.kind == libc::RTN_UNICAST)
-        };
-        Ok((!self.v4 || default(true)) && (!self.v6 || default(false)))
-    }
-}
-
-/// Sends SIGKILL through a pidfd (pidfd_send_signal(2)); a process that has ended already is no error.
-pub fn kill_by_pidfd(pidfd: BorrowedFd<'_>) {
-    // SAFETY: no memory is passed.
-    unsafe {
-        libc::syscall(
-            libc::SYS_pidfd_send_signal,
-            pidfd.as_raw_fd(),
-            libc::SIGKILL,
-            std::ptr::null::<libc::siginfo_t>(),
-            0,
-        )
-    };
-}
-
-/// Tells by its exit status whether a fresh `/proc` can be mounted; runs in namespaces made for this question alone.
-pub fn try_proc() -> i32 {
-    let mounted = || -> Result<()> {
-        // The PID namespace begins with the next child.
-        // SAFETY: this process has one thread.
-        match unsafe { nix::unistd::fork() }? {
-            nix::unistd::ForkResult::Parent { child } => {
-                let ended = system::wait_for(child, 0)?;
-                ensure!(ended.is_some_and(|status| status.success()));
-                Ok(())
-            }
-            nix::unistd::ForkResult::Child => {
-                let none: Option<&str> = None;
-                let done = mount(Some("proc"), "/proc", Some("proc"), MsFlags::empty(), none);
-                std::process::exit(i32::from(done.is_err()));
-            }
-        }
-    };
-    i32::from(mounted().is_err())
 }

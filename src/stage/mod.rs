@@ -4,8 +4,10 @@
 //! namespace that owns the sandbox's network and loads the table; [`init`] is the sandbox's first process.
 
 pub mod dry_run;
+pub mod helpers;
 pub mod init;
 pub mod inner;
+pub mod namespace;
 pub mod outer;
 pub mod pasta;
 pub mod plan;
@@ -44,7 +46,7 @@ pub fn main() -> ExitCode {
         Some(INNER_FLAG) => inner::run(false),
         Some(ALONE_FLAG) => inner::run(true),
         Some(INIT_FLAG) => init::run(&args[1..]),
-        Some(PROC_FLAG) => inner::try_proc(),
+        Some(PROC_FLAG) => namespace::try_proc(),
         _ => outer::run(args),
     };
     ExitCode::from(status as u8)

@@ -9,7 +9,7 @@ use nftables::schema::Nftables;
 use nix::unistd::{getgid, getgroups, getuid};
 
 use super::plan::fd;
-use super::{pasta, spawn};
+use super::{namespace, pasta};
 use crate::dest::Allowed;
 use crate::dns::{self, resolv::Resolv};
 use crate::host::uplink::{self, Uplink};
@@ -273,7 +273,7 @@ fn choose_way(netns: Netns) -> Way {
     match netns {
         Netns::Pasta => Way::Pasta,
         Netns::Attach => Way::Attach,
-        Netns::Auto if getuid().is_root() || !spawn::fresh_proc_mounts() => Way::Attach,
+        Netns::Auto if getuid().is_root() || !namespace::fresh_proc_mounts() => Way::Attach,
         Netns::Auto => Way::Pasta,
     }
 }

@@ -12,11 +12,10 @@ use std::process::{Command, Stdio};
 use anyhow::{Context, Result, bail};
 use nix::errno::Errno;
 use nix::libc;
-use nix::sched::{CloneFlags, unshare};
 use nix::spawn::{PosixSpawnAttr, PosixSpawnFileActions, PosixSpawnFlags, posix_spawn};
 use nix::sys::prctl;
 use nix::sys::signal::{SigSet, Signal};
-use nix::unistd::{Pid, getgid, getuid, setsid};
+use nix::unistd::{Pid, setsid};
 
 use super::wire::Channel;
 use super::{ALONE_FLAG, signals, system};
@@ -153,24 +152,6 @@ pub fn bwrap(argv: &[OsString], inherited: &[(OwnedFd, RawFd)]) -> Result<Pid> {
     )
 }
 
-/// Enters a user namespace, as its root, and a network namespace, both new.
-pub fn enter_namespaces() -> Result<()> {
-    let maps = [format!("0 {} 1", getuid()), format!("0 {} 1", getgid())];
-    unshare(CloneFlags::CLONE_NEWUSER | CloneFlags::CLONE_NEWNET).context(
-        "cannot make a user and network namespace (are unprivileged user namespaces switched off? see sysctl \
-         user.max_user_namespaces, kernel.unprivileged_userns_clone, kernel.apparmor_restrict_unprivileged_userns)",
-    )?;
-    for (file, text) in [
-        ("uid_map", &*maps[0]),
-        ("setgroups", "deny"),
-        ("gid_map", &*maps[1]),
-    ] {
-        std::fs::write(format!("/proc/self/{file}"), text)
-            .with_context(|| format!("cannot write {file} of the new user namespace"))?;
-    }
-    Ok(())
-}
-
 /// Starts pasta to attach to a namespace, outside of the terminal's session.
 ///
 /// Should this process die before the inner stage has pasta's pidfd, the kernel kills pasta; later it would not: the
@@ -238,55 +219,9 @@ pub fn pidfd(pid: Pid) -> Result<OwnedFd> {
     Ok(unsafe { OwnedFd::from_raw_fd(fd as i32) })
 }
 
-/// Whether a fresh `/proc` can be mounted in a user and PID namespace of one's own. Where nothing is mounted below the
-/// host's `/proc`, as on any desktop, it can (`mount_too_revealing` in the kernel); else a throw-away namespace tells.
-pub fn fresh_proc_mounts() -> bool {
-    let mounts = std::fs::read("/proc/self/mountinfo").unwrap_or_default();
-    !masked(&String::from_utf8_lossy(&mounts)) || try_fresh_proc()
-}
-
-/// Whether something but binfmt_misc, which lies on a directory that is always empty, is mounted below `/proc`.
-fn masked(mountinfo: &str) -> bool {
-    mountinfo
-        .lines()
-        .filter_map(|line| line.split(' ').nth(4))
-        .any(|point| point.starts_with("/proc/") && point != "/proc/sys/fs/binfmt_misc")
-}
-
-fn try_fresh_proc() -> bool {
-    let mut command = Command::new("/proc/self/exe");
-    command
-        .arg(super::PROC_FLAG)
-        .stdin(Stdio::null())
-        .stdout(Stdio::null())
-        .stderr(Stdio::null());
-    let (uid, gid) = (getuid(), getgid());
-    // SAFETY: between fork and exec of a single-threaded process this makes system calls and writes three files.
-    unsafe {
-        command.pre_exec(move || {
-            let namespaces =
-                CloneFlags::CLONE_NEWUSER | CloneFlags::CLONE_NEWPID | CloneFlags::CLONE_NEWNS;
-            unshare(namespaces)?;
-            std::fs::write("/proc/self/uid_map", format!("0 {uid} 1"))?;
-            std::fs::write("/proc/self/setgroups", "deny")?;
-            std::fs::write("/proc/self/gid_map", format!("0 {gid} 1"))
-        });
-    }
-    command.status().is_ok_and(|status| status.success())
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn only_what_hides_part_of_proc_counts_as_a_mask() {
-        let desktop = "22 1 0:20 / /proc rw - proc proc rw\n40 22 0:35 / /proc/sys/fs/binfmt_misc rw - autofs x rw\n";
-        assert!(!masked(desktop));
-        assert!(masked(&format!(
-            "{desktop}41 22 0:36 / /proc/kcore rw - tmpfs tmpfs rw\n"
-        )));
-    }
 
     #[test]
     fn a_child_is_found_among_all_processes() {

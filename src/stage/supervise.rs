@@ -9,8 +9,9 @@ use nix::errno::Errno;
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use nix::sys::signal::Signal;
 
+use super::helpers::how;
 use super::plan::{FromInit, FromInner, ToInit};
-use super::start::{LIMIT, Running, how};
+use super::start::{LIMIT, Running};
 use super::wire::Received;
 use super::{EXIT_CANNOT_EXECUTE, EXIT_NOT_FOUND, signals};
 

@@ -2,7 +2,7 @@
 
 use std::fs::File;
 use std::io::{self, Seek, Write};
-use std::os::fd::{AsFd, AsRawFd, FromRawFd, OwnedFd, RawFd};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd, RawFd};
 use std::os::unix::process::ExitStatusExt;
 use std::process::ExitStatus;
 
@@ -75,4 +75,18 @@ fn wait(pid: libc::pid_t, flags: libc::c_int) -> Result<Option<(Pid, ExitStatus)
             Err(e) => return Err(e).context("waitpid failed"),
         }
     }
+}
+
+/// Sends SIGKILL through a pidfd (pidfd_send_signal(2)); a process that has ended already is no error.
+pub fn kill_by_pidfd(pidfd: BorrowedFd<'_>) {
+    // SAFETY: no memory is passed.
+    unsafe {
+        libc::syscall(
+            libc::SYS_pidfd_send_signal,
+            pidfd.as_raw_fd(),
+            libc::SIGKILL,
+            std::ptr::null::<libc::siginfo_t>(),
+            0,
+        )
+    };
 }
