@@ -93,7 +93,7 @@ fn offline() {
     host.links.truncate(1);
     assert_eq!(
         args(&host),
-        "-i lo MAC -a 169.254.2.1 -n 16 -g 169.254.2.2 -4"
+        "-i lo -I eth0 MAC -a 169.254.2.1 -n 16 -g 169.254.2.2 -4"
     );
 }
 
@@ -114,7 +114,7 @@ fn without_a_default_route() {
     host.links[2].flags = 0;
     assert_eq!(
         args(&host),
-        "-i lo MAC -a 169.254.2.1 -n 16 -g 169.254.2.2 -4"
+        "-i lo -I eth0 MAC -a 169.254.2.1 -n 16 -g 169.254.2.2 -4"
     );
 }
 
