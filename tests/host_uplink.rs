@@ -63,7 +63,12 @@ fn start_pasta() -> String {
     command.args(["-s", "KILL", "20", "env", "--default-signal=PIPE"]);
     command.args(["unshare", "-U", "--map-user=1500", "--map-group=1500"]);
     command.arg(pasta).arg("--config-net");
-    command.args(pasta_args(&uplink(&Network::read().unwrap())));
+    let mut args = pasta_args(&uplink(&Network::read().unwrap()));
+    // The one name that the checks know.
+    if let Some(at) = args.iter().position(|arg| arg == "-I") {
+        args.drain(at..at + 2);
+    }
+    command.args(args);
     command.args(
         "--no-map-gw -t none -u none -T none -U none --no-ra --no-dhcp --no-dhcpv6 -I sandbox0"
             .split(' '),
