@@ -21,7 +21,19 @@ pub const BASHRC: &str = "/.claude-isolated/bashrc";
 pub const CLAUDE_STATE: [&str; 2] = [".claude", ".claude.json"];
 
 const SYSTEM: &[&str] = &[
-    "/usr", "/bin", "/sbin", "/lib", "/lib32", "/lib64", "/opt", "/nix", "/gnu", "/etc", "/run",
+    "/usr",
+    "/bin",
+    "/sbin",
+    "/lib",
+    "/lib32",
+    "/lib64",
+    "/opt",
+    "/nix",
+    "/gnu",
+    "/snap",
+    "/home/linuxbrew/.linuxbrew",
+    "/etc",
+    "/run",
     "/var",
 ];
 /// Kernel interfaces that bwrap leaves writable for root (seen with 0.8: core_pattern) are covered in every mode.
