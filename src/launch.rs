@@ -30,6 +30,8 @@ pub struct Launch {
     pub firewall: Option<Firewall>,
     pub filesystem: Filesystem,
     pub seccomp: bool,
+    /// Programs may create user namespaces.
+    pub nested: bool,
     /// Every configuration file that was read, as opened (absolute): kept read-only inside the sandbox.
     pub config_files: Vec<PathBuf>,
     /// One line each, for stderr.
@@ -140,6 +142,12 @@ pub fn resolve(args: Vec<OsString>, env: &Environment, cwd: &Path) -> Result<Req
             None
         }
     };
+    if config.nested {
+        warnings.push(
+            "nested = true: programs in the sandbox can create user namespaces and mount in them"
+                .into(),
+        );
+    }
     Ok(Request::Launch(Launch {
         action: match options.dry_run {
             None => Action::Run,
@@ -170,6 +178,7 @@ pub fn resolve(args: Vec<OsString>, env: &Environment, cwd: &Path) -> Result<Req
             nas: config.nas,
         },
         seccomp: config.seccomp,
+        nested: config.nested,
         config_files: config.files,
         warnings,
     }))

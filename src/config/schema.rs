@@ -44,6 +44,7 @@ pub struct Filesystem {
 #[serde(deny_unknown_fields, default)]
 pub struct Sandbox {
     pub seccomp: Option<bool>,
+    pub nested: Option<bool>,
 }
 
 #[derive(Debug, Default, serde::Deserialize)]

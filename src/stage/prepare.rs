@@ -165,7 +165,7 @@ pub fn prepare(launch: &Launch, around: &Surroundings) -> Result<Prepared> {
             ));
             None
         }
-        true => Some(seccomp::filter()?),
+        true => Some(seccomp::filter(launch.nested)?),
         false => None,
     };
 
