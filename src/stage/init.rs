@@ -20,7 +20,7 @@ use nix::unistd::Pid;
 
 use super::plan::{FromInit, ToInit, fd};
 use super::wire::{Channel, Received};
-use super::{EXIT_OURS, signals, spawn, system};
+use super::{EXIT_OURS, landlock, signals, spawn, system};
 
 /// Runs as PID 1 of the sandbox; `command` is the program and its arguments. Gives the exit status.
 pub fn run(command: &[OsString]) -> i32 {
@@ -58,6 +58,9 @@ fn guarded(control: &Channel, command: &[OsString]) -> Result<i32> {
         return Ok(EXIT_OURS);
     };
     found.check(netns, seccomp)?;
+    if netns.is_none() {
+        landlock::scope_abstract_sockets()?;
+    }
     supervise(control, command, signals)
 }
 

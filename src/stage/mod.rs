@@ -7,6 +7,7 @@ pub mod dry_run;
 pub mod helpers;
 pub mod init;
 pub mod inner;
+pub mod landlock;
 pub mod namespace;
 pub mod outer;
 pub mod pasta;

@@ -7,6 +7,7 @@
 
 mod harness;
 
+mod abstract_sockets;
 mod claude;
 mod configuration;
 mod controls;
@@ -22,6 +23,7 @@ mod process;
 mod reachability;
 mod refusals;
 mod starts;
+mod syscalls;
 mod terminal;
 mod workspace;
 
@@ -47,6 +49,8 @@ const SCENARIOS: &[&[Scenario]] = &[
     files::ALL,
     dry_run::ALL,
     claude::ALL,
+    syscalls::ALL,
+    abstract_sockets::ALL,
 ];
 
 fn main() -> ExitCode {
