@@ -25,6 +25,7 @@ mod refusals;
 mod starts;
 mod syscalls;
 mod terminal;
+mod tools;
 mod workspace;
 
 use std::process::ExitCode;
@@ -50,6 +51,7 @@ const SCENARIOS: &[&[Scenario]] = &[
     dry_run::ALL,
     claude::ALL,
     syscalls::ALL,
+    tools::ALL,
     abstract_sockets::ALL,
 ];
 

@@ -1,28 +1,20 @@
-//! System calls that are refused, and everyday programs that are not hindered.
+//! System calls that are refused, and what `nested = true` lets through.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::fs;
-use std::time::Duration;
 
 use anyhow::{Result, ensure};
 use claude_isolated::sandbox::seccomp::table::{Entry, TABLE};
 use nix::errno::Errno;
 
-use crate::harness::mounts::{PROBE, RUST};
-use crate::harness::{Desk, EVERYONE, ONCE, Scenario, run, scenario};
+use crate::harness::mounts::PROBE;
+use crate::harness::{Desk, EVERYONE, Scenario, scenario};
 
 pub const ALL: &[Scenario] = &[
     scenario!(every_call_of_the_table_is_refused, EVERYONE),
     scenario!(without_the_filter_they_get_further, EVERYONE),
     scenario!(nested_sandboxes_are_a_choice),
-    scenario!(everyday_tools_run, EVERYONE),
-    scenario!(cargo_builds, ONCE),
-    scenario!(network_tools_run),
-    scenario!(debuggers_say_why_not, ONCE),
+    scenario!(nested_capabilities_end_at_the_sandbox),
 ];
-
-/// Tools that compile.
-const LIMIT: Duration = Duration::from_secs(60);
 
 /// What the kernel itself answers EPERM to everybody who is not root of the machine, root of a namespace included
 /// (`syslog` where `kernel.dmesg_restrict` is 1).
@@ -154,126 +146,38 @@ fn nested_sandboxes_are_a_choice(desk: &Desk) -> Result<()> {
     Ok(())
 }
 
-fn shell(desk: &Desk, options: &[&str], script: &str) -> Result<String> {
-    let args = [options, &["-x", "/bin/bash", "-ec", script]].concat();
-    run(&mut desk.program(&args), LIMIT)?.ok()
-}
+/// Root of a namespace inside of the sandbox: each of these tries to change something of the sandbox's own.
+const ATTEMPTS: &[&str] = &[
+    "mount -o remount,bind,rw /usr",
+    "mount -o remount,bind,rw /proc/sys",
+    "umount -l /proc/sys",
+    "umount -l /usr",
+    "ip link set lo down",
+    "ip link add more type veth",
+    "ip address add 10.99.0.1/24 dev lo",
+    "ip route add 198.51.100.0/24 dev lo",
+    "nft flush ruleset",
+    "nsenter -t 1 -n true",
+    "echo 1 >/proc/sys/net/ipv4/ip_forward",
+];
 
-fn everyday_tools_run(desk: &Desk) -> Result<()> {
-    let _ = fs::remove_dir(desk.work.join(".git"));
-    fs::write(
-        desk.work.join("a.c"),
-        "#include <stdio.h>\n#include <pthread.h>\nstatic void *f(void *p) { return p; }\n\
-         int main(void) { pthread_t t; if (pthread_create(&t, 0, f, 0)) return 1; pthread_join(t, 0);\n\
-         puts(\"compiled\"); return 0; }\n",
-    )?;
-    fs::write(
-        desk.work.join("a.js"),
-        "const { Worker } = require('worker_threads');\n\
-         const fs = require('fs');\n\
-         if (!require('os').networkInterfaces().lo) throw 'no interfaces';\n\
-         const out = require('child_process').execFileSync('/bin/echo', ['child']).toString().trim();\n\
-         fs.promises.readFile(__filename).then(() => new Worker(\"\", { eval: true }).on('exit', c => \
-         console.log('node', out, c)));\n\
-         fs.watch('.').close();\n",
-    )?;
-    fs::write(
-        desk.work.join("a.py"),
-        "import asyncio, multiprocessing, socket, subprocess, tempfile\n\
-         if __name__ == '__main__':\n\
-         \x20   assert [n for _, n in socket.if_nameindex()]\n\
-         \x20   socket.socketpair()\n\
-         \x20   with multiprocessing.Pool(2) as pool:\n\
-         \x20       print('python', pool.map(abs, [-1, -2]), subprocess.check_output(['echo', 'x']).decode().strip())\n\
-         \x20   asyncio.run(asyncio.sleep(0))\n",
-    )?;
-    fs::write(
-        desk.work.join("package.json"),
-        "{\"name\":\"a\",\"version\":\"1.0.0\",\"scripts\":{\"hello\":\"node -p 40+2\"}}",
-    )?;
-    for (script, wanted) in [
-        ("gcc -pthread -O1 -o a a.c && ./a", "compiled"),
-        ("node a.js", "node child 0"),
-        ("npm run --silent hello", "42"),
-        ("/usr/bin/python3 a.py", "python [1, 2] x"),
-        (
-            "git init -q -b main . && git -c user.name=a -c user.email=a@b commit -q --allow-empty -m one && \
-             git clone -q . copy && git -C copy log --format=%s",
-            "one",
-        ),
-        (
-            "ssh -V 2>&1 && ssh-keygen -q -t ed25519 -N '' -f key && ssh-keygen -y -f key",
-            "ssh-ed25519",
-        ),
-        (
-            "getent hosts localhost && setarch -R echo arranged",
-            "arranged",
-        ),
-    ] {
-        let outside = run(desk.user("/bin/bash").args(["-ec", script]), LIMIT)?.ok()?;
-        ensure!(outside.contains(wanted), "outside, {script}: {outside}");
-        clean(desk)?;
-        for options in [&[][..], &["-F"]] {
-            let inside = shell(desk, options, script)?;
-            ensure!(inside.contains(wanted), "{options:?} {script}: {inside}");
-            clean(desk)?;
-        }
-    }
-    Ok(())
-}
-
-/// What the tools made.
-fn clean(desk: &Desk) -> Result<()> {
-    for name in [".git", "copy"] {
-        let _ = fs::remove_dir_all(desk.work.join(name));
-    }
-    for name in ["key", "key.pub"] {
-        let _ = fs::remove_file(desk.work.join(name));
-    }
-    Ok(())
-}
-
-fn cargo_builds(desk: &Desk) -> Result<()> {
-    fs::create_dir_all(desk.work.join("src"))?;
-    fs::write(
-        desk.work.join("Cargo.toml"),
-        "[package]\nname = \"a\"\nversion = \"0.1.0\"\nedition = \"2021\"\n",
-    )?;
-    fs::write(
-        desk.work.join("src/main.rs"),
-        "fn main() { println!(\"built\"); }\n",
-    )?;
-    let script = format!("PATH={RUST}/bin:$PATH cargo run -q --offline");
-    let inside = shell(desk, &["-r", RUST], &script)?;
-    ensure!(inside.trim() == "built", "{inside}");
-    Ok(())
-}
-
-/// `ip` needs NETLINK_ROUTE; `ss` takes /proc where it has no NETLINK_SOCK_DIAG.
-fn network_tools_run(desk: &Desk) -> Result<()> {
-    let script = "ip -o link show lo; \
-        /usr/bin/python3 -c 'import socket, subprocess\n\
-s = socket.create_server((\"127.0.0.1\", 4321))\n\
-print(subprocess.check_output([\"ss\", \"-Htln\"]).decode())'";
-    let inside = shell(desk, &[], script)?;
-    ensure!(
-        inside.contains("LOOPBACK") && inside.contains("127.0.0.1:4321"),
-        "{inside}"
-    );
-    Ok(())
-}
-
-fn debuggers_say_why_not(desk: &Desk) -> Result<()> {
-    for script in [
-        "strace -f true",
-        "gdb -batch -nx -ex run /bin/true; gdb -batch -nx -p $$",
-    ] {
-        let done = run(&mut desk.program(&["-x", "/bin/bash", "-c", script]), LIMIT)?;
-        let said = format!("{}{}", done.stdout, done.stderr);
-        ensure!(said.contains("Operation not permitted"), "{script}: {said}");
-    }
-    desk.config("[sandbox]\nseccomp = false")?;
-    let done = desk.shell(&[], "strace -e trace=exit_group true")?;
-    ensure!(done.stderr.contains("exited with 0"), "{done:?}");
+fn nested_capabilities_end_at_the_sandbox(desk: &Desk) -> Result<()> {
+    desk.config("[sandbox]\nnested = true")?;
+    // Root of a namespace it is: what is its own can be changed.
+    let own = "for t in mount umount ip nft nsenter; do command -v $t; done; mkdir /tmp/m && mount -t tmpfs none /tmp/m && mount -o remount,ro /tmp/m && umount /tmp/m && \
+        ip link add more type veth && ip link set lo down";
+    desk.shell(
+        &[],
+        &format!("PATH=$PATH:/usr/sbin:/sbin unshare -Urmn sh -ec '{own}'"),
+    )?
+    .ok()?;
+    // `done` for each that succeeded.
+    let attempts: String = ATTEMPTS
+        .iter()
+        .map(|a| format!("{a} 2>/dev/null && echo done: {a}\n"))
+        .collect();
+    let script = format!("export PATH=$PATH:/usr/sbin:/sbin\n{attempts}echo tried");
+    let inside = desk.shell(&[], &format!("unshare -Urm sh -c '{script}'"))?;
+    ensure!(inside.stdout == "tried\n", "{inside:?}");
     Ok(())
 }
