@@ -92,11 +92,12 @@ const AF_INET: u32 = 2;
 const AF_INET6: u32 = 10;
 const AF_NETLINK: u32 = 16;
 
+/// The kernel itself answers so where the family is 64 or more (`NPROTO` of net/socket.c is 46).
 const NO_FAMILY: When = When::IsNot {
     arg: 0,
     values: &[AF_UNIX, AF_INET, AF_INET6, AF_NETLINK],
 };
-/// `NETLINK_ROUTE` is 0.
+/// `NETLINK_ROUTE` is 0; the kernel itself answers so to 32 and more (`MAX_LINKS`, linux/netlink.h).
 const NO_ROUTE: When = When::IsWith {
     arg: 0,
     value: AF_NETLINK,

@@ -86,12 +86,18 @@ fn variants(name: &str) -> Vec<(String, Args)> {
         "socket" => {
             let kind = i64::from(libc::SOCK_STREAM);
             let raw = i64::from(libc::SOCK_RAW);
-            let families = (0..48).filter(|f| ![1, 2, 10, 16].contains(f));
+            // Those that no kernel has are its own to refuse.
+            let families = (0..48).chain([64, 1 << 16, 1 << 31]);
+            let families = families.filter(|f| ![1, 2, 10, 16].contains(f));
             let families = families.map(|f| (format!("family-{f}"), [f, kind, 0, 0, 0, 0]));
             let high = i64::from(libc::AF_PACKET) | 1 << 32;
             families
                 .chain([("family-17-high-bits".into(), [high, kind, 0, 0, 0, 0])])
-                .chain((1..24).map(|p| (format!("netlink-{p}"), [16, raw, p, 0, 0, 0])))
+                .chain(
+                    (1..24)
+                        .chain([32, 1 << 16])
+                        .map(|p| (format!("netlink-{p}"), [16, raw, p, 0, 0, 0])),
+                )
                 .collect()
         }
         "socketpair" => vec![("family-17".into(), [17, 1, 0, 0, 0, 0])],
