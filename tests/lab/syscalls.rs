@@ -164,7 +164,8 @@ const ATTEMPTS: &[&str] = &[
 fn nested_capabilities_end_at_the_sandbox(desk: &Desk) -> Result<()> {
     desk.config("[sandbox]\nnested = true")?;
     // Root of a namespace it is: what is its own can be changed.
-    let own = "for t in mount umount ip nft nsenter; do command -v $t; done; mkdir /tmp/m && mount -t tmpfs none /tmp/m && mount -o remount,ro /tmp/m && umount /tmp/m && \
+    let own = "for t in mount umount ip nft nsenter; do command -v $t; done; \
+        mkdir /tmp/m && mount -t tmpfs none /tmp/m && mount -o remount,ro /tmp/m && umount /tmp/m && \
         ip link add more type veth && ip link set lo down";
     desk.shell(
         &[],
