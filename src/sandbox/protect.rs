@@ -25,27 +25,27 @@ pub fn protect(layout: &mut Layout, path: &Path) -> Result<()> {
             link.display()
         );
     }
-    if !layout.writable(&way.end) {
-        return Ok(());
-    }
-    let root = layout
-        .mount_point(&way.end)
-        .unwrap_or(Path::new("/"))
-        .to_path_buf();
-    let above: Vec<&Path> = way
-        .end
-        .ancestors()
-        .skip(1)
-        .take_while(|dir| *dir != root && dir.starts_with(&root))
-        .collect();
-    for dir in above {
-        layout.bind(dir, Access::ReadWrite);
-    }
-    if way.end.symlink_metadata().is_ok() {
-        layout.cover(&way.end, Access::ReadOnly);
-    } else {
-        // Nothing there yet, and nothing is to come there.
-        layout.push(Mount::Tmpfs(way.end));
+    for end in layout.names_of(&way.end) {
+        // Whatever the end is, what lies above it must stay where it is.
+        for dir in end.seen.ancestors().skip(1) {
+            if layout.writable(dir) && layout.mount_point(dir) != Some(dir) {
+                let (from, to) = (layout.source_of(dir), dir.to_path_buf());
+                layout.push(Mount::Bind {
+                    from,
+                    to,
+                    access: Access::ReadWrite,
+                });
+            }
+        }
+        if !layout.writable(&end.seen) {
+            continue;
+        }
+        let (from, to, access) = (end.host, end.seen, Access::ReadOnly);
+        layout.push(match from.symlink_metadata() {
+            Ok(_) => Mount::Bind { from, to, access },
+            // Nothing there yet, and nothing is to come there.
+            Err(_) => Mount::Tmpfs(to),
+        });
     }
     Ok(())
 }

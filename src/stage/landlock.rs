@@ -1,4 +1,7 @@
-//! Abstract unix sockets where the sandbox has the host's network: Landlock's scope for them (landlock(7)).
+//! What leads out of the sandbox without a name in its file system: Landlock's scopes (landlock(7)).
+//!
+//! Signals: the program shares the launcher's process group, as every job of a shell does, and kill(2) to that group
+//! reaches across PID namespaces. Abstract unix sockets, where the sandbox has the host's network.
 //!
 //! The sandbox's first process sets it for itself, just before it executes the program: every program inside descends
 //! from it, and bwrap, which mounts, is left alone.
@@ -19,16 +22,23 @@ struct RulesetAttr {
 
 /// `LANDLOCK_SCOPE_ABSTRACT_UNIX_SOCKET` (linux/landlock.h)
 const ABSTRACT_UNIX_SOCKET: u64 = 1;
+/// `LANDLOCK_SCOPE_SIGNAL` (linux/landlock.h)
+const SIGNAL: u64 = 2;
 
-/// From here on, this process and its descendants connect to no abstract socket but their own. The process must have
-/// no_new_privs and one thread.
+/// From here on, this process and its descendants send signals only to each other and, with `abstract_sockets`, connect
+/// to no abstract socket but their own. The process must have no_new_privs and one thread.
 ///
 /// `Ok(false)`: the kernel cannot (before Linux 6.12, or without Landlock).
-pub fn scope_abstract_sockets() -> Result<bool> {
+pub fn scope(abstract_sockets: bool) -> Result<bool> {
     let attr = RulesetAttr {
         handled_access_fs: 0,
         handled_access_net: 0,
-        scoped: ABSTRACT_UNIX_SOCKET,
+        scoped: SIGNAL
+            | if abstract_sockets {
+                ABSTRACT_UNIX_SOCKET
+            } else {
+                0
+            },
     };
     // SAFETY: the kernel reads `attr`, which lives and has the size that is given, and makes a new descriptor. Three
     // lines of a stable interface; the `landlock` crate would be a dependency for them.
@@ -53,5 +63,5 @@ pub fn scope_abstract_sockets() -> Result<bool> {
     let done = unsafe { libc::syscall(libc::SYS_landlock_restrict_self, ruleset.as_raw_fd(), 0) };
     Errno::result(done)
         .map(|_| true)
-        .context("cannot keep the sandbox from abstract sockets: landlock_restrict_self failed")
+        .context("cannot keep the sandbox to itself: landlock_restrict_self failed")
 }
