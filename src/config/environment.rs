@@ -33,7 +33,7 @@ impl Environment {
         let uid = Uid::effective();
         // By getent(1), as names of hosts are: see host::names.
         let passwd_home = || {
-            let entry = Command::new("getent")
+            let entry = Command::new("/usr/bin/getent")
                 .args(["passwd", &uid.to_string()])
                 .output();
             let entry = entry

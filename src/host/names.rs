@@ -8,6 +8,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::io::Read;
 use std::net::IpAddr;
 use std::os::fd::AsFd;
+use std::path::Path;
 use std::process::{Child, ChildStdout, Command, Stdio};
 use std::time::{Duration, Instant};
 
@@ -23,11 +24,15 @@ type Answer = Result<Vec<IpNetwork>, String>;
 
 /// Gives every entry its addresses, in order: plain networks themselves, names all of their A and AAAA records.
 ///
-/// Names are looked up in parallel and for at most `deadline` together. One that did not resolve has no addresses, and
+/// Names are looked up by `getent`, in parallel and for at most `deadline` together. One that did not resolve has no addresses, and
 /// there is one warning for it, of one line.
-pub fn resolve(entries: &[Destination], deadline: Duration) -> (Vec<Allowed>, Vec<String>) {
+pub fn resolve(
+    entries: &[Destination],
+    getent: Option<&Path>,
+    deadline: Duration,
+) -> (Vec<Allowed>, Vec<String>) {
     let names: BTreeSet<&str> = entries.iter().filter_map(name).collect();
-    let answers = look_up(names, deadline);
+    let answers = look_up(names, getent, deadline);
     let addresses = |entry: &Destination| match &entry.target {
         Target::Net(net) => vec![*net],
         Target::Name(name) => answers[&**name].clone().unwrap_or_default(),
@@ -54,14 +59,18 @@ fn name(entry: &Destination) -> Option<&str> {
 }
 
 /// An answer for each name.
-fn look_up(names: BTreeSet<&str>, deadline: Duration) -> BTreeMap<&str, Answer> {
+fn look_up<'a>(
+    names: BTreeSet<&'a str>,
+    getent: Option<&Path>,
+    deadline: Duration,
+) -> BTreeMap<&'a str, Answer> {
     let end = Instant::now() + deadline;
     let mut answers = BTreeMap::new();
     let mut queue = names.into_iter();
     let mut running: Vec<LookUp> = Vec::new();
     while Instant::now() < end {
         for name in queue.by_ref().take(AT_ONCE - running.len()) {
-            match LookUp::start(name) {
+            match LookUp::start(name, getent) {
                 Ok(look_up) => running.push(look_up),
                 Err(why) => drop(answers.insert(name, Err(why))),
             }
@@ -111,8 +120,8 @@ struct LookUp<'a> {
 }
 
 impl<'a> LookUp<'a> {
-    fn start(name: &'a str) -> Result<Self, String> {
-        let mut command = Command::new("getent");
+    fn start(name: &'a str, getent: Option<&Path>) -> Result<Self, String> {
+        let mut command = Command::new(getent.ok_or("getent, which asks the host, was not found")?);
         command
             .args(["ahosts", name])
             .stdin(Stdio::null())
@@ -184,7 +193,7 @@ mod tests {
             target: Target::Net(net),
             service: None,
         };
-        let (allowed, warnings) = resolve(std::slice::from_ref(&entry), Duration::ZERO);
+        let (allowed, warnings) = resolve(std::slice::from_ref(&entry), None, Duration::ZERO);
         assert_eq!(
             allowed,
             [Allowed {
@@ -200,7 +209,11 @@ mod tests {
         // RFC 6761: .invalid never resolves; a label over 63 octets (RFC 1035) is not even asked for.
         let bad = format!("{}.invalid", "x".repeat(64));
         let entries = [named(&bad), named("localhost"), named(&bad)];
-        let (allowed, warnings) = resolve(&entries, Duration::from_secs(10));
+        let (allowed, warnings) = resolve(
+            &entries,
+            Some(Path::new("/usr/bin/getent")),
+            Duration::from_secs(10),
+        );
         assert_eq!(allowed[0].addresses, []);
         assert!(
             allowed[1]
@@ -225,7 +238,8 @@ mod tests {
     fn the_deadline_ends_the_wait() {
         let entries: Vec<_> = (0..40).map(|n| named(&format!("n{n}.invalid"))).collect();
         let start = Instant::now();
-        let (allowed, warnings) = resolve(&entries, Duration::ZERO);
+        let (allowed, warnings) =
+            resolve(&entries, Some(Path::new("/usr/bin/getent")), Duration::ZERO);
         assert!(start.elapsed() < Duration::from_secs(1));
         assert_eq!((allowed.len(), warnings.len()), (40, 40));
         assert!(warnings[0].contains("no answer within 0.0 s"));

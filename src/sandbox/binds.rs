@@ -4,12 +4,12 @@ use std::ffi::OsString;
 use std::os::fd::RawFd;
 use std::path::{Path, PathBuf};
 
-use anyhow::Result;
+use anyhow::{Context, Result, bail};
 
 use crate::launch::Filesystem;
 
 use super::layout::{Access, Layout, Mount};
-use super::protect::protect;
+use super::protect::{keep, protect};
 use super::toolchains;
 
 /// Where the program's supervisor is found inside; its presence also tells that one is inside.
@@ -49,6 +49,8 @@ const PROC_READ_ONLY: &[&str] = &[
 #[derive(Debug)]
 pub struct Facts<'a> {
     pub home: &'a Path,
+    /// As `$HOME` has it, which may be a link to `home`.
+    pub home_name: &'a Path,
     pub cwd: &'a Path,
     pub path: &'a std::ffi::OsStr,
     pub workspace: Option<&'a Path>,
@@ -72,12 +74,18 @@ pub fn layout(facts: &Facts) -> Result<(Layout, Vec<String>)> {
     let mut warnings = Vec::new();
     let mut layout = Layout::default();
     system(&mut layout, facts.home);
+    if facts.home_name != facts.home && !layout.shows(facts.home_name) {
+        layout.push(Mount::Symlink {
+            target: facts.home.into(),
+            to: facts.home_name.into(),
+        });
+    }
     if let Some(workspace) = facts.workspace {
         layout.bind(workspace, Access::ReadWrite);
     }
-    home(&mut layout, facts);
+    home(&mut layout, facts)?;
     programs(&mut layout, facts);
-    asked_for(&mut layout, facts, &mut warnings);
+    asked_for(&mut layout, facts, &mut warnings)?;
     if let Some((path, fd)) = facts.resolv {
         match fd {
             Some(fd) => layout.push(Mount::Data {
@@ -87,6 +95,18 @@ pub fn layout(facts: &Facts) -> Result<(Layout, Vec<String>)> {
             None if !layout.shows(path) => layout.bind_existing(path, Access::ReadOnly),
             None => {}
         }
+    }
+    // What is bound here must be what the next start binds, too.
+    let state = CLAUDE_STATE.map(|name| facts.home.join(name));
+    let filesystem = facts.filesystem;
+    for path in filesystem
+        .write
+        .iter()
+        .chain(&filesystem.read)
+        .chain(&filesystem.nas)
+        .chain(&state)
+    {
+        keep(&mut layout, path)?;
     }
     for path in facts.protected {
         protect(&mut layout, path)?;
@@ -126,7 +146,7 @@ fn system(layout: &mut Layout, home: &Path) {
     layout.push(home_mount(home.to_path_buf()));
 }
 
-fn home(layout: &mut Layout, facts: &Facts) {
+fn home(layout: &mut Layout, facts: &Facts) -> Result<()> {
     let in_home = |path: &str| facts.home.join(path);
     for dir in ["bin", ".local/bin", ".ssh", ".config/gh", ".config/git"] {
         let dir = in_home(dir);
@@ -134,14 +154,19 @@ fn home(layout: &mut Layout, facts: &Facts) {
             layout.bind(&dir, Access::ReadOnly);
         }
     }
-    for path in CLAUDE_STATE {
-        layout.bind_existing(&in_home(path), Access::ReadWrite);
+    for path in CLAUDE_STATE
+        .map(in_home)
+        .iter()
+        .filter(|path| path.exists())
+    {
+        let real = acceptable(path, facts)?;
+        layout.bind_at(&real, path, Access::ReadWrite);
     }
     if let Some(dir) = facts
         .claude_config_dir
-        .filter(|dir| dir.is_dir() && !layout.writable(dir))
+        .filter(|dir| dir.is_dir() && !layout.writable(dir) && !facts.home.starts_with(dir))
     {
-        layout.bind(dir, Access::ReadWrite);
+        layout.bind_at(&acceptable(dir, facts)?, dir, Access::ReadWrite);
     }
     for file in [".gitconfig", ".pypirc", ".config/pip/pip.conf"] {
         let file = in_home(file);
@@ -153,6 +178,7 @@ fn home(layout: &mut Layout, facts: &Facts) {
     if let Some(dir) = facts.ssh_auth_sock.filter(|dir| !layout.shows(dir)) {
         layout.bind(dir, Access::ReadOnly);
     }
+    Ok(())
 }
 
 /// Toolchains on PATH, and the programs that are to run, wherever they are installed.
@@ -201,10 +227,10 @@ fn show_unless_wide(layout: &mut Layout, dir: &Path, home: &Path) -> bool {
 }
 
 /// What the configuration and the command line name.
-fn asked_for(layout: &mut Layout, facts: &Facts, warnings: &mut Vec<String>) {
+fn asked_for(layout: &mut Layout, facts: &Facts, warnings: &mut Vec<String>) -> Result<()> {
     if let Some(nas) = &facts.filesystem.nas {
         if mounted(nas) {
-            layout.cover(nas, Access::ReadWrite);
+            layout.cover(&acceptable(nas, facts)?, Access::ReadWrite);
         } else {
             warnings.push(format!("{} is not mounted: left out", nas.display()));
         }
@@ -214,10 +240,8 @@ fn asked_for(layout: &mut Layout, facts: &Facts, warnings: &mut Vec<String>) {
         (&facts.filesystem.write, Access::ReadWrite),
     ];
     for (paths, access) in asked {
-        for path in paths {
-            let Ok(real) = path.canonicalize() else {
-                continue;
-            };
+        for path in paths.iter().filter(|path| path.exists()) {
+            let real = acceptable(path, facts)?;
             layout.cover(&real, access);
             // Named through a link: found under that name too.
             if *path != real && !layout.shows(path) {
@@ -225,6 +249,29 @@ fn asked_for(layout: &mut Layout, facts: &Facts, warnings: &mut Vec<String>) {
             }
         }
     }
+    Ok(())
+}
+
+/// What `path` is resolved to. `Err` for the root directory, and for a whole home that is only reached through a link:
+/// a sandbox may have made that.
+fn acceptable(path: &Path, facts: &Facts) -> Result<PathBuf> {
+    let real = path
+        .canonicalize()
+        .with_context(|| format!("cannot use {}", path.display()))?;
+    if real == Path::new("/") {
+        bail!(
+            "{} is the root directory, the whole host: name what is needed of it",
+            path.display()
+        );
+    }
+    if facts.home.starts_with(&real) && path != real && path != facts.home_name {
+        bail!(
+            "{} leads to {}, your whole home, through a link: name it directly if that is meant",
+            path.display(),
+            real.display()
+        );
+    }
+    Ok(real)
 }
 
 /// Whether a real file system is mounted at `path`. Looking into it first triggers an autofs mount; a direct mount
@@ -238,7 +285,7 @@ fn mounted(path: &Path) -> bool {
 }
 
 /// The type of what is mounted at exactly `path`, the topmost one, from mountinfo (proc(5)).
-fn mounted_type(mountinfo: &str, path: &Path) -> Option<String> {
+pub fn mounted_type(mountinfo: &str, path: &Path) -> Option<String> {
     let at = |line: &str| {
         let (left, right) = line.split_once(" - ")?;
         let point = unescape(left.split(' ').nth(4)?);

@@ -3,7 +3,13 @@
 
 use std::ffi::OsString;
 use std::os::fd::RawFd;
+use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
+
+use anyhow::{Context, Result, bail};
+use nix::fcntl::{AT_FDCWD, OFlag, OpenHow, ResolveFlag, openat2};
+use nix::sys::stat::fstat;
+use serde::{Deserialize, Serialize};
 
 /// One mount. Destinations are absolute paths inside the sandbox.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -18,6 +24,11 @@ pub enum Mount {
     Dev(PathBuf),
     /// A directory that need not be on the host.
     Dir(PathBuf),
+    /// A symbolic link to `target`.
+    Symlink {
+        target: PathBuf,
+        to: PathBuf,
+    },
     /// The bytes of an inherited descriptor, as a read-only file.
     Data {
         fd: RawFd,
@@ -38,6 +49,29 @@ pub enum Access {
 pub struct Name {
     pub host: PathBuf,
     pub seen: PathBuf,
+}
+
+/// Which file or directory a bind was decided to show. bwrap resolves paths again, later, and another sandbox may have
+/// changed what they lead to.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Bound {
+    pub at: PathBuf,
+    pub dev: u64,
+    pub ino: u64,
+}
+
+impl Bound {
+    /// Compares with what is there inside.
+    pub fn check(&self) -> Result<()> {
+        let found = self.at.metadata().map(|meta| (meta.dev(), meta.ino()));
+        if found.is_ok_and(|found| found == (self.dev, self.ino)) {
+            return Ok(());
+        }
+        bail!(
+            "{} was replaced while the sandbox was made: start again",
+            self.at.display()
+        )
+    }
 }
 
 /// Mounts, one a destination.
@@ -83,6 +117,46 @@ impl Layout {
         let mut mounts: Vec<&Mount> = self.mounts.iter().collect();
         mounts.sort_by_key(|mount| mount.to().components().count());
         mounts
+    }
+
+    /// Resolves what is bound once and for all, and gives what the sandbox has to show for it, for [`Bound::check`]
+    /// inside; not what lies below `/proc`, which is of another instance there.
+    ///
+    /// `Err` where a link has come into the place of something that was decided to be writable, or where one leads to
+    /// `home` or above.
+    pub fn settle(&mut self, home: &Path) -> Result<Vec<Bound>> {
+        let mut bound = Vec::new();
+        for mount in &mut self.mounts {
+            let Mount::Bind { from, to, access } = mount else {
+                continue;
+            };
+            if to.starts_with("/proc") {
+                continue;
+            }
+            // Where it is gone, bwrap says so.
+            let Ok(real) = from.canonicalize() else {
+                continue;
+            };
+            if real != *from && (*access != Access::ReadOnly || home.starts_with(&real)) {
+                bail!(
+                    "{} leads to {} now: it was replaced, start again",
+                    from.display(),
+                    real.display()
+                );
+            }
+            *from = real;
+            let how = OpenHow::new()
+                .flags(OFlag::O_PATH | OFlag::O_CLOEXEC)
+                .resolve(ResolveFlag::RESOLVE_NO_SYMLINKS);
+            let found = openat2(AT_FDCWD, &*from, how).and_then(fstat);
+            let found = found.with_context(|| format!("cannot look at {}", from.display()))?;
+            bound.push(Bound {
+                at: to.clone(),
+                dev: found.st_dev,
+                ino: found.st_ino,
+            });
+        }
+        Ok(bound)
     }
 
     /// Whether the host's `path` is seen inside, under the same name.
@@ -136,6 +210,7 @@ impl Layout {
                 }
             }
         }
+        seen.retain(|name| name == path || self.source_of(name) == path);
         let host = path.to_path_buf();
         seen.into_iter()
             .map(|seen| Name {
@@ -171,6 +246,9 @@ impl Layout {
                 Mount::Proc(to) => args.extend(["--proc".into(), to.into()]),
                 Mount::Dev(to) => args.extend(["--dev".into(), to.into()]),
                 Mount::Dir(to) => args.extend(["--dir".into(), to.into()]),
+                Mount::Symlink { target, to } => {
+                    args.extend(["--symlink".into(), target.into(), to.into()]);
+                }
                 Mount::Data { fd, to } => {
                     // The default is 0600, which would hide it from a program with another uid.
                     let fd = fd.to_string().into();
@@ -186,7 +264,7 @@ impl Layout {
 impl Mount {
     fn to(&self) -> &Path {
         match self {
-            Mount::Bind { to, .. } | Mount::Data { to, .. } => to,
+            Mount::Bind { to, .. } | Mount::Data { to, .. } | Mount::Symlink { to, .. } => to,
             Mount::Tmpfs(to) | Mount::Proc(to) | Mount::Dev(to) | Mount::Dir(to) => to,
         }
     }

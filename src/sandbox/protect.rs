@@ -14,10 +14,37 @@ use super::layout::{Access, Layout, Mount};
 const MAX_LINKS: usize = 40;
 
 /// Makes `path`, a file or a directory that need not exist, read-only in the sandbox wherever a read-write bind shows
-/// it. `Err` where the way to it leads over a symbolic link that the sandbox could change.
+/// it, and keeps it in its place. `Err` where the way to it leads over a symbolic link that the sandbox could change.
 pub fn protect(layout: &mut Layout, path: &Path) -> Result<()> {
+    let end = keep(layout, path)?;
+    for name in layout
+        .names_of(&end)
+        .into_iter()
+        .filter(|name| layout.writable(&name.seen))
+        .collect::<Vec<_>>()
+    {
+        let (from, to, access) = (name.host, name.seen, Access::ReadOnly);
+        layout.push(match from.symlink_metadata() {
+            Ok(_) => Mount::Bind { from, to, access },
+            // Nothing there yet, and nothing is to come there.
+            Err(_) => Mount::Tmpfs(to),
+        });
+    }
+    Ok(())
+}
+
+/// Keeps the sandbox from putting something else into the place of `path`, whether or not it may write what is there:
+/// the next start would follow. Gives the path resolved, or the first thing on the way that is missing.
+pub fn keep(layout: &mut Layout, path: &Path) -> Result<PathBuf> {
     let way = Way::walk(path)?;
-    if let Some(link) = way.links.iter().find(|link| layout.writable(link)) {
+    let changeable = |link: &&PathBuf| {
+        let held_in = link.parent().unwrap_or(Path::new("/"));
+        layout
+            .names_of(held_in)
+            .iter()
+            .any(|name| layout.writable(&name.seen))
+    };
+    if let Some(link) = way.links.iter().find(changeable) {
         bail!(
             "{} is reached through the symbolic link {}, which the sandbox could change and so decide about the next \
              start: put it elsewhere, or start in another directory",
@@ -25,9 +52,8 @@ pub fn protect(layout: &mut Layout, path: &Path) -> Result<()> {
             link.display()
         );
     }
-    for end in layout.names_of(&way.end) {
-        // Whatever the end is, what lies above it must stay where it is.
-        for dir in end.seen.ancestors().skip(1) {
+    for name in layout.names_of(&way.end) {
+        for dir in name.seen.ancestors().skip(1) {
             if layout.writable(dir) && layout.mount_point(dir) != Some(dir) {
                 let (from, to) = (layout.source_of(dir), dir.to_path_buf());
                 layout.push(Mount::Bind {
@@ -37,17 +63,8 @@ pub fn protect(layout: &mut Layout, path: &Path) -> Result<()> {
                 });
             }
         }
-        if !layout.writable(&end.seen) {
-            continue;
-        }
-        let (from, to, access) = (end.host, end.seen, Access::ReadOnly);
-        layout.push(match from.symlink_metadata() {
-            Ok(_) => Mount::Bind { from, to, access },
-            // Nothing there yet, and nothing is to come there.
-            Err(_) => Mount::Tmpfs(to),
-        });
     }
-    Ok(())
+    Ok(way.end)
 }
 
 /// A path followed to its end.
@@ -174,6 +191,30 @@ mod tests {
         let mut layout = w.layout();
         protect(&mut layout, Path::new("/etc/hostname")).unwrap();
         assert_eq!(layout, w.layout());
+    }
+
+    #[test]
+    fn what_lies_read_only_below_a_read_write_bind_keeps_its_place() {
+        let w = Workspace::new("place");
+        let mut layout = w.layout();
+        layout.bind(&w.0.join("a/b"), Access::ReadOnly);
+        protect(&mut layout, &w.0.join("a/b/c.toml")).unwrap();
+        assert_eq!(layout.mount_point(&w.0.join("a")), Some(&*w.0.join("a")));
+    }
+
+    #[test]
+    fn every_name_of_a_file_is_read_only() {
+        let w = Workspace::new("names");
+        let mut layout = w.layout();
+        layout.bind_at(&w.0, Path::new("/elsewhere"), Access::ReadWrite);
+        protect(&mut layout, &w.0.join("a/b/c.toml")).unwrap();
+        for name in [w.0.join("a/b/c.toml"), "/elsewhere/a/b/c.toml".into()] {
+            assert!(!layout.writable(&name), "{}", name.display());
+        }
+        assert_eq!(
+            layout.mount_point(Path::new("/elsewhere/a")),
+            Some(Path::new("/elsewhere/a"))
+        );
     }
 
     #[test]

@@ -5,6 +5,8 @@
 //! with it everything in the namespace, when the outer stage goes away.
 
 use std::ffi::OsString;
+use std::fs::File;
+use std::io::BufReader;
 use std::os::fd::{AsFd, FromRawFd, OwnedFd};
 use std::os::unix::fs::MetadataExt;
 use std::os::unix::process::ExitStatusExt;
@@ -20,6 +22,8 @@ use nix::unistd::{Pid, getpgid};
 
 use super::plan::{FromInit, ToInit, fd};
 use super::wire::{Channel, Received};
+use crate::sandbox::layout::Bound;
+
 use super::{EXIT_OURS, landlock, signals, spawn, system};
 
 /// Runs as PID 1 of the sandbox; `command` is the program and its arguments. Gives the exit status.
@@ -53,12 +57,18 @@ fn guarded(control: &Channel, command: &[OsString]) -> Result<i32> {
             nofile,
             signals,
         },
-        _,
+        fds,
     ) = control.receive()?
     else {
         return Ok(EXIT_OURS);
     };
     found.check(netns, seccomp)?;
+    let bound = fds
+        .into_iter()
+        .next()
+        .context("the list of binds is missing")?;
+    let bound: Vec<Bound> = serde_json::from_reader(BufReader::new(File::from(bound)))?;
+    bound.iter().try_for_each(Bound::check)?;
     system::set_open_files(nofile)?;
     landlock::scope(netns.is_none())?;
     supervise(control, command, signals)

@@ -64,7 +64,7 @@ pub enum ToInner {
 /// Outer to the sandbox's first process.
 #[derive(Debug, Serialize, Deserialize)]
 pub enum ToInit {
-    /// Execute the program.
+    /// Execute the program. Beside it: a memfd with the binds to check, `Vec<Bound>`.
     Go {
         /// The inode of the network namespace that has the verified table; `None` without a firewall.
         netns: Option<u64>,

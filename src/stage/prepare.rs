@@ -5,8 +5,9 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use anyhow::{Context, Result, bail};
+use ipnetwork::IpNetwork;
 use nftables::schema::Nftables;
-use nix::unistd::{getgid, getgroups, getuid};
+use nix::unistd::{AccessFlags, access, getgid, getgroups, getuid};
 
 use super::plan::fd;
 use super::{namespace, pasta};
@@ -17,11 +18,14 @@ use crate::host::{Attached, Network, attached, names};
 use crate::launch::{self, Launch, Netns, Program};
 use crate::policy::{Policy, document, ruleset::Ruleset};
 use crate::sandbox::binds::{self, BASHRC, CLAUDE_STATE, Facts, INIT};
+use crate::sandbox::layout::Bound;
 use crate::sandbox::programs::{self, Needed, missing_message};
 use crate::sandbox::{bwrap, seccomp, workspace};
 
 /// How long names of the allowlist may take to resolve.
 const NAMES: Duration = Duration::from_secs(5);
+/// bwrap takes 9000 arguments (its `MAX_ARGS`), its own among them.
+const MAX_ARGS: usize = 8000;
 const RESOLV_CONF: &str = "/etc/resolv.conf";
 /// The shell's start file. The user's own comes first, and keeps its aliases; the prompt is ours.
 pub const BASHRC_TEXT: &str = "[ -r ~/.bashrc ] && . ~/.bashrc\nPS1='[claude-jail] \\w \\$ '\n";
@@ -36,6 +40,8 @@ pub struct Prepared {
     /// The sandbox's resolv.conf.
     pub resolv: Option<String>,
     pub shell: bool,
+    /// What the sandbox has to show.
+    pub bound: Vec<Bound>,
     /// As the user named it, for messages.
     pub program: OsString,
     pub program_found: bool,
@@ -76,7 +82,10 @@ impl Firewall {
 
 /// What is read of the process and its user.
 pub struct Surroundings {
+    /// Resolved.
     pub home: PathBuf,
+    /// As the environment names it.
+    pub home_name: PathBuf,
     pub cwd: PathBuf,
     pub path: OsString,
     pub self_exe: PathBuf,
@@ -89,6 +98,7 @@ impl Surroundings {
         let environment = launch::Environment::from_process()?;
         let config_dirs = [environment.user_config(), environment.system_config];
         let home = environment.home;
+        let home_name = home.clone();
         let self_exe = std::env::current_exe().context("cannot find the path of this program")?;
         if !self_exe.exists() {
             bail!(
@@ -98,6 +108,7 @@ impl Surroundings {
         }
         Ok(Self {
             home: home.canonicalize().unwrap_or(home),
+            home_name,
             cwd: std::env::current_dir().context("the current directory cannot be used")?,
             path: std::env::var_os("PATH").unwrap_or_else(|| "/usr/local/bin:/usr/bin:/bin".into()),
             self_exe,
@@ -114,8 +125,13 @@ impl Surroundings {
 pub fn prepare(launch: &Launch, around: &Surroundings) -> Result<Prepared> {
     let mut warnings = launch.warnings.clone();
     let mut missing = Vec::new();
+    let workspace = workspace::workspace(&around.cwd, &around.home);
+    let state = CLAUDE_STATE.map(|name| around.home.join(name));
+    let mut writable: Vec<&Path> = workspace.iter().map(PathBuf::as_path).collect();
+    writable.extend(launch.filesystem.write.iter().map(PathBuf::as_path));
+    writable.extend(state.iter().map(PathBuf::as_path));
     let mut tool = |needed: Needed| {
-        let found = programs::find(OsStr::new(&needed.name), &around.path, &around.cwd);
+        let found = programs::find_tool(&needed.name, &around.path, &writable);
         found.unwrap_or_else(|| {
             let name = needed.name.clone().into();
             missing.push(needed);
@@ -125,7 +141,8 @@ pub fn prepare(launch: &Launch, around: &Surroundings) -> Result<Prepared> {
     let bwrap = tool(Needed::package("bwrap", "bubblewrap", false));
     let firewall = launch.firewall.as_ref().map(|firewall| {
         let pasta = tool(Needed::package("pasta", "passt", true));
-        prepare_firewall(firewall, pasta, &mut warnings)
+        let getent = programs::find_tool("getent", &around.path, &writable);
+        prepare_firewall(firewall, pasta, getent, &mut warnings)
     });
     let firewall = firewall.transpose()?;
 
@@ -149,13 +166,16 @@ pub fn prepare(launch: &Launch, around: &Surroundings) -> Result<Prepared> {
     let resolv = firewall
         .as_ref()
         .map(|f| f.resolv.for_sandbox(dns::ADDRESS));
-    let resolv_conf = Path::new(RESOLV_CONF).canonicalize();
-    if resolv.is_some() && resolv_conf.is_err() {
+    let resolv_conf = Path::new(RESOLV_CONF)
+        .canonicalize()
+        .ok()
+        .filter(|path| path.is_file());
+    if resolv.is_some() && resolv_conf.is_none() {
         warnings.push(format!(
-            "{RESOLV_CONF} does not exist: no names will resolve in the sandbox"
+            "{RESOLV_CONF} is no file: no names will resolve in the sandbox"
         ));
     }
-    let resolv = resolv.filter(|_| resolv_conf.is_ok());
+    let resolv = resolv.filter(|_| resolv_conf.is_some());
 
     let seccomp = match launch.seccomp {
         true if !seccomp::ARCHITECTURES.contains(&std::env::consts::ARCH) => {
@@ -185,9 +205,9 @@ pub fn prepare(launch: &Launch, around: &Surroundings) -> Result<Prepared> {
     }
     let ssh_auth_sock = std::env::var_os("SSH_AUTH_SOCK").map(PathBuf::from);
     let claude_config_dir = std::env::var_os("CLAUDE_CONFIG_DIR").map(PathBuf::from);
-    let workspace = workspace::workspace(&around.cwd, &around.home);
-    let (layout, left_out) = binds::layout(&Facts {
+    let (mut layout, left_out) = binds::layout(&Facts {
         home: &around.home,
+        home_name: &around.home_name,
         cwd: &around.cwd,
         path: &around.path,
         workspace: workspace.as_deref(),
@@ -202,12 +222,13 @@ pub fn prepare(launch: &Launch, around: &Surroundings) -> Result<Prepared> {
         claude_config_dir: claude_config_dir.as_deref(),
         resolv: resolv_conf
             .as_ref()
-            .ok()
             .map(|path| (path.as_path(), resolv.as_ref().map(|_| fd::RESOLV))),
         bashrc: shell.then_some(fd::BASHRC),
     })?;
+    let bound = layout.settle(&around.home)?;
     warnings.extend(left_out);
-    let chdir = if layout.shows(&around.cwd) {
+    let enterable = access(&around.cwd, AccessFlags::X_OK).is_ok();
+    let chdir = if layout.shows(&around.cwd) && enterable {
         &around.cwd
     } else {
         warnings.push(not_visible(&around.cwd, &around.home));
@@ -218,6 +239,12 @@ pub fn prepare(launch: &Launch, around: &Surroundings) -> Result<Prepared> {
     let setenv: &[(&str, &str)] = if as_root { &[("IS_SANDBOX", "1")] } else { &[] };
     let mut command = vec![path.into_os_string()];
     command.extend(args);
+    if command.len() > MAX_ARGS {
+        bail!(
+            "{} arguments are more than bwrap takes: at most {MAX_ARGS} for the program",
+            command.len()
+        );
+    }
     let bwrap = bwrap::argv(&bwrap::Inputs {
         bwrap: &bwrap,
         layout: &layout,
@@ -234,6 +261,7 @@ pub fn prepare(launch: &Launch, around: &Surroundings) -> Result<Prepared> {
         seccomp,
         resolv,
         shell,
+        bound,
         program,
         program_found: found.is_some(),
         missing,
@@ -244,18 +272,20 @@ pub fn prepare(launch: &Launch, around: &Surroundings) -> Result<Prepared> {
 fn prepare_firewall(
     asked: &launch::Firewall,
     pasta: PathBuf,
+    getent: Option<PathBuf>,
     warnings: &mut Vec<String>,
 ) -> Result<Firewall> {
     let ruleset = Ruleset::load(&asked.policy)?;
     let network = Network::read().context("cannot read the host's networks")?;
     let attached = attached::attached(&network);
-    let (allowed, unresolved) = names::resolve(&asked.allow, NAMES);
+    let (allowed, unresolved) = names::resolve(&asked.allow, getent.as_deref(), NAMES);
     warnings.extend(unresolved);
+    warnings.extend(of_no_use(&allowed, &network));
     let policy = Policy::build(&ruleset, asked, &allowed, &attached);
     let document = document::document(&policy);
     warnings.extend(ping_excluded());
     Ok(Firewall {
-        way: choose_way(asked.netns),
+        way: choose_way(asked.netns)?,
         policy,
         document,
         attached,
@@ -269,13 +299,43 @@ fn prepare_firewall(
 
 /// pasta that makes the namespaces as root hangs (seen with those of 2023 and 2025), and its PID namespace needs a
 /// fresh `/proc`, which a container may deny.
-fn choose_way(netns: Netns) -> Way {
-    match netns {
+fn choose_way(netns: Netns) -> Result<Way> {
+    let root = getuid().is_root();
+    Ok(match netns {
+        Netns::Pasta if root => bail!(
+            "netns = \"pasta\" does not work as root, where pasta that makes the namespace hangs: \"auto\" or \"attach\" do"
+        ),
         Netns::Pasta => Way::Pasta,
         Netns::Attach => Way::Attach,
-        Netns::Auto if getuid().is_root() || !namespace::fresh_proc_mounts() => Way::Attach,
+        Netns::Auto if root || !namespace::fresh_proc_mounts() => Way::Attach,
         Netns::Auto => Way::Pasta,
-    }
+    })
+}
+
+/// A line for each allow entry that names this machine: inside, its addresses are the sandbox's own.
+fn of_no_use(allowed: &[Allowed], network: &Network) -> Vec<String> {
+    let own = |net: &IpNetwork| {
+        net.ip().is_loopback()
+            || network
+                .addresses
+                .iter()
+                .any(|own| own.addr.ip() == net.ip() && single(net))
+    };
+    let named = allowed
+        .iter()
+        .filter(|allowed| allowed.addresses.iter().any(own));
+    let line = |allowed: &Allowed| {
+        format!(
+            "allow entry {} is this machine: inside, that address is the sandbox's own, and services of the desktop \
+             are not reached",
+            allowed.entry
+        )
+    };
+    named.map(line).collect()
+}
+
+fn single(net: &IpNetwork) -> bool {
+    net.prefix() == if net.is_ipv4() { 32 } else { 128 }
 }
 
 /// A line when the host does not let the user ping (icmp(7), `ping_group_range`): pasta sends the sandbox's echo
@@ -347,9 +407,11 @@ pub fn create_claude_state(home: &Path) -> Result<()> {
     Ok(())
 }
 
-/// Whether this process runs in a sandbox of ours already.
+/// Whether this process runs in a sandbox of ours already: something is mounted where only we mount. A file of that
+/// name could lie on a disk.
 pub fn inside() -> bool {
-    Path::new(INIT).exists()
+    let mounts = std::fs::read("/proc/self/mountinfo").unwrap_or_default();
+    binds::mounted_type(&String::from_utf8_lossy(&mounts), Path::new(INIT)).is_some()
 }
 
 /// Refuses a start with missing programs.

@@ -109,8 +109,10 @@ pub fn start(prepared: &Prepared, around: &Surroundings) -> Result<Running> {
         nofile,
         signals: original,
     };
+    let bound = serde_json::to_vec(&prepared.bound)?;
+    let bound = system::memory_file("claude-isolated-bound", &bound)?;
     // Where the sandbox has ended already, the supervisor says why.
-    let _ = starting.running.gate.send(&go, &[]);
+    let _ = starting.running.gate.send(&go, &[bound.as_fd()]);
     Ok(starting.running)
 }
 
