@@ -7,7 +7,9 @@
 use std::ffi::OsString;
 use std::os::fd::{AsFd, FromRawFd, OwnedFd};
 use std::os::unix::fs::MetadataExt;
+use std::os::unix::net::UnixListener;
 use std::os::unix::process::ExitStatusExt;
+use std::path::Path;
 
 use anyhow::{Context, Result, bail};
 use nix::errno::Errno;
@@ -21,6 +23,7 @@ use nix::unistd::Pid;
 use super::plan::{FromInit, ToInit, fd};
 use super::wire::{Channel, Received};
 use super::{EXIT_OURS, signals, spawn, system};
+use crate::sandbox::session::SSH_AGENT;
 
 /// Runs as PID 1 of the sandbox; `command` is the program and its arguments. Gives the exit status.
 pub fn run(command: &[OsString]) -> i32 {
@@ -51,6 +54,8 @@ fn guarded(control: &Channel, command: &[OsString]) -> Result<i32> {
             netns,
             seccomp,
             signals,
+            ssh_agent,
+            secret,
         },
         _,
     ) = control.receive()?
@@ -58,20 +63,34 @@ fn guarded(control: &Channel, command: &[OsString]) -> Result<i32> {
         return Ok(EXIT_OURS);
     };
     found.check(netns, seccomp)?;
-    supervise(control, command, signals)
+    if ssh_agent {
+        let path = Path::new(SSH_AGENT);
+        let listener = listen(path).with_context(|| format!("cannot listen at {SSH_AGENT}"))?;
+        control.send(&FromInit::SshAgent, &[listener.as_fd()])?;
+    }
+    supervise(control, command, signals, &secret)
+}
+
+/// A socket in a file system of the sandbox's own: nothing of it stays, whoever is killed.
+fn listen(path: &Path) -> std::io::Result<UnixListener> {
+    if let Some(dir) = path.parent() {
+        std::fs::create_dir_all(dir)?;
+    }
+    UnixListener::bind(path)
 }
 
 fn supervise(
     control: &Channel,
     command: &[OsString],
     original: super::plan::Signals,
+    secret: &[(OsString, OsString)],
 ) -> Result<i32> {
     let children = SignalFd::with_flags(
         &signals::block(&[Signal::SIGCHLD])?,
         SfdFlags::SFD_CLOEXEC | SfdFlags::SFD_NONBLOCK,
     )?;
     let (default, blocked) = signals::for_program(original)?;
-    let child = match spawn::program(command, &default, &blocked)? {
+    let child = match spawn::program(command, secret, &default, &blocked)? {
         Ok(child) => child,
         Err(errno) => {
             control.send(

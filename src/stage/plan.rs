@@ -18,6 +18,9 @@ pub mod fd {
     pub const RESOLV: RawFd = 12;
     /// The start file of the `-s` shell.
     pub const BASHRC: RawFd = 13;
+    /// The program that says which address is to be opened, for `$BROWSER` and in the place of xdg-open.
+    pub const BROWSER: RawFd = 14;
+    pub const XDG_OPEN: RawFd = 15;
 }
 
 /// Outer to inner, in a memfd (an allowlist may be long).
@@ -73,6 +76,10 @@ pub enum ToInit {
         /// Whether a seccomp filter was promised.
         seccomp: bool,
         signals: Signals,
+        /// Whether the ssh-agent relay's socket is wanted.
+        ssh_agent: bool,
+        /// Variables that are passed here and nowhere else, since they are secret.
+        secret: Vec<(OsString, OsString)>,
     },
     /// Pass a signal on to the program.
     Signal(i32),
@@ -87,6 +94,8 @@ pub enum FromInit {
     },
     /// The program runs.
     Started,
+    /// The ssh-agent relay's listening socket is beside this.
+    SshAgent,
     /// The program could not be executed: the errno.
     NotExecuted {
         errno: i32,

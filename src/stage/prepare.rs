@@ -9,16 +9,17 @@ use nftables::schema::Nftables;
 use nix::unistd::{getgid, getgroups, getuid};
 
 use super::plan::fd;
-use super::{namespace, pasta};
+use super::{gh, namespace, pasta};
 use crate::dest::Allowed;
 use crate::dns::{self, resolv::Resolv};
 use crate::host::uplink::{self, Uplink};
 use crate::host::{Attached, Network, attached, names};
-use crate::launch::{self, Launch, Netns, Program};
+use crate::launch::{self, Dbus, Launch, Netns, Program};
 use crate::policy::{Policy, document, ruleset::Ruleset};
 use crate::sandbox::binds::{self, BASHRC, CLAUDE_STATE, Facts, INIT};
 use crate::sandbox::programs::{self, Needed, missing_message};
-use crate::sandbox::{bwrap, seccomp, workspace};
+use crate::sandbox::session::{self, Outside, Session};
+use crate::sandbox::{bus, bwrap, seccomp, sockets, workspace};
 
 /// How long names of the allowlist may take to resolve.
 const NAMES: Duration = Duration::from_secs(5);
@@ -40,7 +41,19 @@ pub struct Prepared {
     pub program: OsString,
     pub program_found: bool,
     pub missing: Vec<Needed>,
+    pub session: Session,
+    /// xdg-dbus-proxy, where it is wanted.
+    pub proxy: Option<PathBuf>,
+    /// gh, where it has to be asked for its token.
+    pub gh: Option<PathBuf>,
     pub warnings: Vec<String>,
+}
+
+impl Prepared {
+    /// The proxy to start, and how.
+    pub fn dbus_proxy(&self) -> Option<(&Path, &bus::Proxy)> {
+        Some((self.proxy.as_deref()?, self.session.dbus_proxy.as_ref()?))
+    }
 }
 
 pub struct Firewall {
@@ -123,6 +136,8 @@ pub fn prepare(launch: &Launch, around: &Surroundings) -> Result<Prepared> {
         })
     };
     let bwrap = tool(Needed::package("bwrap", "bubblewrap", false));
+    let proxy = (launch.services.dbus == Dbus::Secrets)
+        .then(|| tool(Needed::package("xdg-dbus-proxy", "xdg-dbus-proxy", false)));
     let firewall = launch.firewall.as_ref().map(|firewall| {
         let pasta = tool(Needed::package("pasta", "passt", true));
         prepare_firewall(firewall, pasta, &mut warnings)
@@ -183,10 +198,9 @@ pub fn prepare(launch: &Launch, around: &Surroundings) -> Result<Prepared> {
     if let Some(launch::PolicyName::File(file)) = launch.firewall.as_ref().map(|f| &f.policy) {
         protected.push(file.clone());
     }
-    let ssh_auth_sock = std::env::var_os("SSH_AUTH_SOCK").map(PathBuf::from);
     let claude_config_dir = std::env::var_os("CLAUDE_CONFIG_DIR").map(PathBuf::from);
     let workspace = workspace::workspace(&around.cwd, &around.home);
-    let (layout, left_out) = binds::layout(&Facts {
+    let (mut layout, left_out) = binds::layout(&Facts {
         home: &around.home,
         cwd: &around.cwd,
         path: &around.path,
@@ -195,10 +209,7 @@ pub fn prepare(launch: &Launch, around: &Surroundings) -> Result<Prepared> {
         programs: &programs,
         filesystem: &launch.filesystem,
         protected: &protected,
-        ssh_auth_sock: ssh_auth_sock
-            .as_deref()
-            .filter(|sock| sock.exists())
-            .and_then(Path::parent),
+        ssh: launch.services.ssh,
         claude_config_dir: claude_config_dir.as_deref(),
         resolv: resolv_conf
             .as_ref()
@@ -207,6 +218,24 @@ pub fn prepare(launch: &Launch, around: &Surroundings) -> Result<Prepared> {
         bashrc: shell.then_some(fd::BASHRC),
     })?;
     warnings.extend(left_out);
+    let asked = binds::asked(workspace.as_deref(), &launch.filesystem);
+    let left = sockets::cover(&mut layout, &asked, &sockets::User::current());
+    warnings.extend(sockets::left(&left));
+    let find = |name: &str| programs::find(OsStr::new(name), &around.path, &around.cwd);
+    let variables: Vec<(OsString, OsString)> = std::env::vars_os().collect();
+    let outside = Outside {
+        home: &around.home,
+        uid: getuid().as_raw(),
+        variables: &variables,
+        xdg_open: find("xdg-open").and_then(|path| path.canonicalize().ok()),
+    };
+    let mut session = session::session(&mut layout, &launch.services, &outside);
+    warnings.append(&mut session.warnings);
+    // One that the sandbox could write is not executed outside of it.
+    let gh = (launch.services.gh && gh_is_to_be_asked(&around.home))
+        .then(|| find("gh")?.canonicalize().ok())
+        .flatten()
+        .filter(|gh| !layout.writable(gh));
     let chdir = if layout.shows(&around.cwd) {
         &around.cwd
     } else {
@@ -214,8 +243,10 @@ pub fn prepare(launch: &Launch, around: &Surroundings) -> Result<Prepared> {
         &around.home
     };
 
-    let as_root = getuid().is_root();
-    let setenv: &[(&str, &str)] = if as_root { &[("IS_SANDBOX", "1")] } else { &[] };
+    if getuid().is_root() {
+        let set = &mut session.variables.set;
+        set.push(("IS_SANDBOX".into(), "1".into()));
+    }
     let mut command = vec![path.into_os_string()];
     command.extend(args);
     let bwrap = bwrap::argv(&bwrap::Inputs {
@@ -225,7 +256,7 @@ pub fn prepare(launch: &Launch, around: &Surroundings) -> Result<Prepared> {
         gid: getgid().as_raw(),
         chdir,
         seccomp: seccomp.is_some(),
-        setenv,
+        variables: &session.variables,
         command: &command,
     });
     Ok(Prepared {
@@ -237,8 +268,20 @@ pub fn prepare(launch: &Launch, around: &Surroundings) -> Result<Prepared> {
         program,
         program_found: found.is_some(),
         missing,
+        session,
+        proxy,
+        gh,
         warnings,
     })
+}
+
+/// Whether gh has a token, and neither its file nor the environment shows it to the sandbox.
+fn gh_is_to_be_asked(home: &Path) -> bool {
+    let variable = |name: &str| std::env::var_os(name);
+    let given = ["GH_TOKEN", "GITHUB_TOKEN"];
+    let hosts = std::fs::read_to_string(gh::hosts_file(variable, home));
+    !given.iter().any(|name| variable(name).is_some())
+        && hosts.is_ok_and(|hosts| gh::keeps_token_elsewhere(&hosts))
 }
 
 fn prepare_firewall(

@@ -14,6 +14,7 @@ use super::plan::{FromInit, FromInner, ToInit};
 use super::start::{LIMIT, Running};
 use super::wire::Received;
 use super::{EXIT_CANNOT_EXECUTE, EXIT_NOT_FOUND, signals};
+use crate::ssh_agent::relay::Relay;
 
 /// How long the program has to end itself after SIGTERM or SIGHUP.
 const GRACE: Duration = Duration::from_secs(3);
@@ -147,7 +148,12 @@ fn wait(running: &mut Running, until: Option<Instant>) -> Result<()> {
     );
     let ours = fds.len();
     let relay = running.relay.iter().flat_map(|relay| relay.interests());
-    fds.extend(relay.map(|(fd, events)| PollFd::new(fd, events)));
+    let agent = running.ssh_relay.iter().flat_map(|relay| relay.interests());
+    fds.extend(
+        relay
+            .chain(agent)
+            .map(|(fd, events)| PollFd::new(fd, events)),
+    );
     match poll(&mut fds, timeout) {
         Ok(_) | Err(Errno::EINTR) => {}
         Err(e) => return Err(e).context("poll failed"),
@@ -157,6 +163,9 @@ fn wait(running: &mut Running, until: Option<Instant>) -> Result<()> {
         .filter(|fd| fd.any().unwrap_or(false))
         .map(|fd| fd.as_fd().as_raw_fd())
         .collect();
+    if let Some(relay) = &mut running.ssh_relay {
+        ready.iter().for_each(|fd| relay.ready(*fd));
+    }
     if let Some(relay) = &mut running.relay {
         let now = Instant::now();
         for fd in ready {
@@ -180,7 +189,17 @@ fn from_init(running: &mut Running) -> Result<Option<End>> {
             Received::Message(FromInit::NotExecuted { errno }, _) => {
                 return Ok(Some(End::NotExecuted(Errno::from_raw(errno))));
             }
-            Received::Message(FromInit::Started, _) => running.start_by = None,
+            Received::Message(FromInit::Started, _) => {
+                running.start_by = None;
+                if let Some(bus) = &running.bus {
+                    bus.hide();
+                }
+            }
+            Received::Message(FromInit::SshAgent, fds) => {
+                if let (Some(fd), Some(agent)) = (fds.into_iter().next(), &running.ssh_agent) {
+                    running.ssh_relay = Some(Relay::new(fd, agent.clone())?);
+                }
+            }
             Received::Message(FromInit::Refused { message }, _) => bail!("{message}"),
             Received::Message(FromInit::Stopped { signal }, _) => {
                 signals::stop_self(Signal::try_from(signal)?)?;

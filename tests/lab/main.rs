@@ -21,6 +21,9 @@ mod on_block;
 mod process;
 mod reachability;
 mod refusals;
+mod services;
+mod sockets;
+mod ssh;
 mod starts;
 mod terminal;
 mod workspace;
@@ -45,6 +48,9 @@ const SCENARIOS: &[&[Scenario]] = &[
     starts::ALL,
     workspace::ALL,
     files::ALL,
+    sockets::ALL,
+    ssh::ALL,
+    services::ALL,
     dry_run::ALL,
     claude::ALL,
 ];

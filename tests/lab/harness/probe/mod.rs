@@ -19,6 +19,7 @@ pub fn main(args: &[String]) -> ExitCode {
         ["descriptors"] => system::descriptors(),
         ["mounts", paths @ ..] => system::mounts(paths),
         ["calls"] => system::calls(),
+        ["connect", paths @ ..] => system::connect(paths),
         ["foreign", table] => system::foreign(table),
         ["talk"] => session::talk(),
         ["listen", port, mark] => session::listen(port, mark),
