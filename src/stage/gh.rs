@@ -18,13 +18,13 @@ use nix::unistd::Pid;
 use super::{spawn, system};
 
 /// How long gh may take, from its start: a keyring that is locked asks its user for a password.
-pub const LIMIT: Duration = Duration::from_secs(5);
+const LIMIT: Duration = Duration::from_secs(5);
 const HOST: &str = "github.com";
 /// More than a token has, in bytes.
 const LENGTH: usize = 4096;
 
 /// Whether gh, by its `hosts.yml` (the text), has an account whose token is not in that file.
-pub fn keeps_token_elsewhere(hosts: &str) -> bool {
+fn keeps_token_elsewhere(hosts: &str) -> bool {
     let mut lines = hosts.lines().map(str::trim_end);
     let is_host = |line: &str| line.trim_matches(['"', '\'', ':']) == HOST && line.ends_with(':');
     if !lines.any(is_host) {
@@ -38,8 +38,17 @@ pub fn keeps_token_elsewhere(hosts: &str) -> bool {
     (has("user:") || has("users:")) && !has("oauth_token:")
 }
 
+/// Whether gh has a token that neither its file nor the environment shows to the sandbox.
+pub fn is_to_be_asked(home: &Path) -> bool {
+    let variable = |name: &str| std::env::var_os(name);
+    let given = ["GH_TOKEN", "GITHUB_TOKEN"];
+    let hosts = std::fs::read_to_string(hosts_file(variable, home));
+    !given.iter().any(|name| variable(name).is_some())
+        && hosts.is_ok_and(|hosts| keeps_token_elsewhere(&hosts))
+}
+
 /// Where gh has its configuration (gh help environment).
-pub fn hosts_file(variable: impl Fn(&str) -> Option<std::ffi::OsString>, home: &Path) -> PathBuf {
+fn hosts_file(variable: impl Fn(&str) -> Option<std::ffi::OsString>, home: &Path) -> PathBuf {
     let set = |name| {
         variable(name)
             .filter(|value| !value.is_empty())

@@ -232,7 +232,7 @@ pub fn prepare(launch: &Launch, around: &Surroundings) -> Result<Prepared> {
     let mut session = session::session(&mut layout, &launch.services, &outside);
     warnings.append(&mut session.warnings);
     // One that the sandbox could write is not executed outside of it.
-    let gh = (launch.services.gh && gh_is_to_be_asked(&around.home))
+    let gh = (launch.services.gh && gh::is_to_be_asked(&around.home))
         .then(|| find("gh")?.canonicalize().ok())
         .flatten()
         .filter(|gh| !layout.writable(gh));
@@ -273,15 +273,6 @@ pub fn prepare(launch: &Launch, around: &Surroundings) -> Result<Prepared> {
         gh,
         warnings,
     })
-}
-
-/// Whether gh has a token, and neither its file nor the environment shows it to the sandbox.
-fn gh_is_to_be_asked(home: &Path) -> bool {
-    let variable = |name: &str| std::env::var_os(name);
-    let given = ["GH_TOKEN", "GITHUB_TOKEN"];
-    let hosts = std::fs::read_to_string(gh::hosts_file(variable, home));
-    !given.iter().any(|name| variable(name).is_some())
-        && hosts.is_ok_and(|hosts| gh::keeps_token_elsewhere(&hosts))
 }
 
 fn prepare_firewall(

@@ -7,13 +7,16 @@
 
 mod harness;
 
+mod bus;
 mod claude;
 mod configuration;
 mod controls;
+mod desktop;
 mod dns;
 mod dry_run;
 mod exit_status;
 mod files;
+mod gh;
 mod hosts;
 mod kills;
 mod loopback;
@@ -21,7 +24,6 @@ mod on_block;
 mod process;
 mod reachability;
 mod refusals;
-mod services;
 mod sockets;
 mod ssh;
 mod starts;
@@ -50,7 +52,9 @@ const SCENARIOS: &[&[Scenario]] = &[
     files::ALL,
     sockets::ALL,
     ssh::ALL,
-    services::ALL,
+    bus::ALL,
+    gh::ALL,
+    desktop::ALL,
     dry_run::ALL,
     claude::ALL,
 ];
