@@ -9,7 +9,6 @@ use std::time::Duration;
 use anyhow::{Context, Result, bail};
 use nix::fcntl::OFlag;
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
-use nix::sys::signal::{Signal, kill};
 use nix::unistd::{Pid, pipe2};
 
 use super::spawn::{self, Log};
@@ -24,6 +23,8 @@ const READY: i32 = 3;
 /// One that listens. It ends with this value, or with this process: its pipe ends then.
 pub struct Running {
     pid: Pid,
+    /// Whoever ends the helpers may have reaped it: its number may be another process's then.
+    pidfd: OwnedFd,
     _pipe: OwnedFd,
     dir: PathBuf,
 }
@@ -42,6 +43,7 @@ impl Running {
         });
         let (pid, ours) = started.inspect_err(|_| remove(&proxy.dir))?;
         let running = Running {
+            pidfd: spawn::pidfd(pid)?,
             pid,
             _pipe: ours.try_clone()?,
             dir: proxy.dir.clone(),
@@ -73,8 +75,7 @@ fn remove(dir: &Path) {
 
 impl Drop for Running {
     fn drop(&mut self) {
-        // Ours alone to reap, so the number is still that child's.
-        let _ = kill(self.pid, Signal::SIGKILL);
+        system::kill_by_pidfd(self.pidfd.as_fd());
         let _ = system::wait_for(self.pid, 0);
         remove(&self.dir);
     }

@@ -6,6 +6,7 @@
 
 use std::io::{ErrorKind, Read};
 use std::os::fd::{AsFd, OwnedFd};
+use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, ChildStdout, Command, Stdio};
 use std::time::{Duration, Instant};
@@ -13,6 +14,8 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, Result};
 use nix::fcntl::{FcntlArg, OFlag, fcntl};
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
+use nix::sys::prctl;
+use nix::sys::signal::Signal;
 use nix::unistd::Pid;
 
 use super::{spawn, system};
@@ -73,7 +76,12 @@ pub struct Asked {
 impl Asked {
     /// Starts `gh auth token`, in the home directory: nothing of the workspace is read.
     pub fn start(gh: &Path, home: &Path) -> Result<Self> {
-        let mut child = Command::new(gh)
+        let mut command = Command::new(gh);
+        // SAFETY: between fork and exec this makes one system call.
+        unsafe {
+            command.pre_exec(|| Ok(prctl::set_pdeathsig(Signal::SIGKILL)?));
+        }
+        let mut child = command
             .args(["auth", "token", "--hostname", HOST])
             .current_dir(home)
             .stdin(Stdio::null())

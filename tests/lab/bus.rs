@@ -5,9 +5,10 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use anyhow::{Context, Result, ensure};
+use nix::sys::signal::{Signal, kill};
 
 use crate::files::text;
-use crate::harness::command::{Done, eventually};
+use crate::harness::command::{Done, eventually, spawn};
 use crate::harness::desk::LIMIT;
 use crate::harness::mounts::{PROBE, path_variable};
 use crate::harness::{Desk, EVERYONE, ONCE, Scenario, run, scenario};
@@ -17,6 +18,7 @@ pub const ALL: &[Scenario] = &[
     scenario!(the_session_bus_is_reached_only_where_it_is_asked_for),
     scenario!(of_the_bus_only_the_keyring_passes, EVERYONE),
     scenario!(a_missing_bus_proxy_is_told, ONCE),
+    scenario!(the_bus_proxy_ends_with_the_launcher, EVERYONE),
 ];
 
 /// A real bus that starts services: who can call one runs its program, here a mark in the home directory.
@@ -185,4 +187,32 @@ fn a_missing_bus_proxy_is_told(desk: &Desk) -> Result<()> {
         "{done:?}"
     );
     Ok(())
+}
+
+fn proxies() -> usize {
+    let entries = fs::read_dir("/proc").into_iter().flatten().flatten();
+    let comm = |entry: fs::DirEntry| fs::read_to_string(entry.path().join("comm")).ok();
+    let names = entries.filter_map(comm);
+    names
+        .filter(|name| name.starts_with("xdg-dbus-proxy"))
+        .count()
+}
+
+fn the_bus_proxy_ends_with_the_launcher(desk: &Desk) -> Result<()> {
+    let bus = Bus::start(desk)?;
+    let before = names(&bus.runtime)?;
+    desk.config("[sandbox]\ndbus = \"secrets\"")?;
+    let mut command = desk.program(&["-x", "/bin/sh", "-c", "touch ready; sleep 60"]);
+    let running = spawn(bus.with(&mut command))?;
+    eventually("the program runs", LIMIT, || {
+        desk.work.join("ready").exists().then_some(())
+    })?;
+    ensure!(proxies() > 0, "no proxy");
+    eventually("nothing is left in the run-time directory", LIMIT, || {
+        (names(&bus.runtime).ok()? == before).then_some(())
+    })?;
+    kill(running.pid(), Signal::SIGKILL)?;
+    eventually("the proxy has ended", LIMIT, || {
+        (proxies() == 0).then_some(())
+    })
 }
