@@ -16,6 +16,10 @@ pub enum Mount {
     Tmpfs(PathBuf),
     Proc(PathBuf),
     Dev(PathBuf),
+    Symlink {
+        target: PathBuf,
+        to: PathBuf,
+    },
     /// A directory that need not be on the host.
     Dir(PathBuf),
     /// The same, for its owner alone.
@@ -140,6 +144,9 @@ impl Layout {
                 Mount::Proc(to) => args.extend(["--proc".into(), to.into()]),
                 Mount::Dev(to) => args.extend(["--dev".into(), to.into()]),
                 Mount::Dir(to) => args.extend(["--dir".into(), to.into()]),
+                Mount::Symlink { target, to } => {
+                    args.extend(["--symlink".into(), target.into(), to.into()]);
+                }
                 Mount::PrivateDir(to) => {
                     args.extend(["--perms", "0700", "--dir"].map(OsString::from));
                     args.push(to.into());
@@ -164,6 +171,7 @@ impl Mount {
     fn to(&self) -> &Path {
         match self {
             Mount::Bind { to, .. } | Mount::Data { to, .. } | Mount::Executable { to, .. } => to,
+            Mount::Symlink { to, .. } => to,
             Mount::Tmpfs(to) | Mount::Proc(to) | Mount::Dev(to) => to,
             Mount::Dir(to) | Mount::PrivateDir(to) => to,
         }

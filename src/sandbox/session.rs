@@ -9,13 +9,21 @@ use super::layout::{Access, Layout, Mount};
 use super::{bus, ssh};
 use crate::launch::{Dbus, Services, Ssh};
 
-/// Where the program finds the ssh-agent's relay.
-pub const SSH_AGENT: &str = "/run/claude-isolated/ssh-agent.sock";
+/// The most ssh-agents that are relayed.
+const SSH_AGENTS: usize = 8;
 /// What `$BROWSER` is where there is no display.
 const BROWSER: &str = "/.claude-isolated/browser";
 /// What stands there: a login goes on in the host's browser. Not on stdout, which is a protocol for some callers.
 pub const BROWSER_TEXT: &str = "#!/bin/sh\n\
     for address; do echo \"There is no browser in the sandbox; open this address outside: $address\" >&2; done\n";
+
+/// Where the program finds the relay of ssh-agent `number`; the first is that of `SSH_AUTH_SOCK`.
+pub fn ssh_agent(number: usize) -> String {
+    match number {
+        0 => "/run/claude-isolated/ssh-agent.sock".into(),
+        _ => format!("/run/claude-isolated/ssh-agent-{number}.sock"),
+    }
+}
 
 /// Variables of the program, over those of the user.
 #[derive(Debug, Default, Clone, PartialEq, Eq)]
@@ -37,8 +45,8 @@ pub struct Outside<'a> {
 #[derive(Debug, Default)]
 pub struct Session {
     pub variables: Variables,
-    /// The path of the agent's socket outside, where it is relayed.
-    pub ssh_agent: Option<PathBuf>,
+    /// The sockets of the agents outside that are relayed: the usual one, and those of the ssh configuration.
+    pub ssh_agents: Vec<PathBuf>,
     pub dbus_proxy: Option<bus::Proxy>,
     /// The descriptors under which [`BROWSER_TEXT`] is expected.
     pub browser: Vec<i32>,
@@ -137,23 +145,40 @@ impl Adding<'_> {
         if ssh == Ssh::None {
             return;
         }
-        let agent = self.outside.variable("SSH_AUTH_SOCK").map(PathBuf::from);
-        let agent = agent.filter(|path| path.is_absolute() && bus::answers(path));
-        match agent {
-            Some(agent) if self.layout.private(Path::new(SSH_AGENT)) => {
-                self.session.ssh_agent = Some(agent);
-                self.set("SSH_AUTH_SOCK", SSH_AGENT);
+        let named = ssh::identity_agents(self.outside.home);
+        let usual = self.outside.variable("SSH_AUTH_SOCK").map(PathBuf::from);
+        let mut agents: Vec<PathBuf> = usual.into_iter().chain(named.iter().cloned()).collect();
+        agents.dedup();
+        agents.retain(|path| path.is_absolute() && bus::answers(path));
+        agents.truncate(SSH_AGENTS);
+        if agents.is_empty() {
+            if ssh == Ssh::Agent && ssh::has_private_key(self.outside.home) {
+                self.warn(
+                    "your ssh keys are hidden, and there is no ssh-agent to sign with them: start one (ssh-agent, \
+                     ssh-add), or set ssh = \"files\" in [sandbox] to show ~/.ssh whole"
+                        .into(),
+                );
             }
-            Some(_) => self.warn(format!(
-                "no ssh-agent in the sandbox: {SSH_AGENT} cannot be made, since you share /run"
-            )),
-            None if ssh == Ssh::Agent && ssh::has_private_key(self.outside.home) => self.warn(
-                "your ssh keys are hidden, and there is no ssh-agent to sign with them: start one (ssh-agent, ssh-add), \
-                 or set ssh = \"files\" in [sandbox] to show ~/.ssh whole"
-                    .into(),
-            ),
-            None => {}
+            return;
         }
+        if !self.layout.private(Path::new(&ssh_agent(0))) {
+            self.warn(format!(
+                "no ssh-agent in the sandbox: {} cannot be made, since you share /run",
+                ssh_agent(0)
+            ));
+            return;
+        }
+        self.set("SSH_AUTH_SOCK", ssh_agent(0));
+        for (number, agent) in agents.iter().enumerate() {
+            // Found where the configuration names it, too.
+            if named.contains(agent) && self.layout.private(agent) {
+                self.layout.push(Mount::Symlink {
+                    target: ssh_agent(number).into(),
+                    to: agent.clone(),
+                });
+            }
+        }
+        self.session.ssh_agents = agents;
     }
 
     fn dbus(&mut self, dbus: Dbus) {

@@ -56,46 +56,90 @@ fn public(home: &Path) -> Vec<PathBuf> {
             found.push(dir.join(name));
         }
     }
-    configuration(&dir.join("config"), home, DEPTH, &mut found);
+    let configuration = Configuration::read(home);
+    found.extend(configuration.files);
+    found.extend(configuration.known_hosts);
     found.retain(|file| file.is_file() && !is_private_key(file));
     found
 }
 
-/// Adds a configuration file, and what it includes.
-fn configuration(file: &Path, home: &Path, depth: usize, found: &mut Vec<PathBuf>) {
-    if depth == 0 || found.iter().any(|other| other == file) || !file.is_file() {
-        return;
+/// The agents that the configuration names for some or all hosts: 1Password and others say so.
+pub fn identity_agents(home: &Path) -> Vec<PathBuf> {
+    Configuration::read(home).agents
+}
+
+/// The user's configuration, and what it names.
+#[derive(Default)]
+struct Configuration {
+    /// It, and what it includes.
+    files: Vec<PathBuf>,
+    known_hosts: Vec<PathBuf>,
+    agents: Vec<PathBuf>,
+}
+
+impl Configuration {
+    fn read(home: &Path) -> Self {
+        let mut configuration = Self::default();
+        configuration.add(&home.join(".ssh/config"), home, DEPTH);
+        configuration
     }
-    found.push(file.to_path_buf());
-    let mut text = String::new();
-    let read = File::open(file).and_then(|file| file.take(LENGTH).read_to_string(&mut text));
-    if read.is_err() {
-        return;
-    }
-    for (include, pattern) in named(&text) {
-        for file in expand(&pattern, home) {
-            if include {
-                configuration(&file, home, depth - 1, found);
-            } else if !found.contains(&file) {
-                found.push(file);
+
+    fn add(&mut self, file: &Path, home: &Path, depth: usize) {
+        if depth == 0 || self.files.iter().any(|other| other == file) || !file.is_file() {
+            return;
+        }
+        self.files.push(file.to_path_buf());
+        let mut text = String::new();
+        let read = File::open(file).and_then(|file| file.take(LENGTH).read_to_string(&mut text));
+        if read.is_err() {
+            return;
+        }
+        for (keyword, pattern) in named(&text) {
+            match keyword {
+                Keyword::Include => {
+                    for file in expand(&pattern, home) {
+                        self.add(&file, home, depth - 1);
+                    }
+                }
+                Keyword::KnownHosts => self.known_hosts.extend(expand(&pattern, home)),
+                // `none`, SSH_AUTH_SOCK, and variables name no path.
+                Keyword::Agent => {
+                    let path = pattern.replace("%d", &home.to_string_lossy());
+                    if path.starts_with(['/', '~']) {
+                        self.agents.extend(expand(&path, home));
+                    }
+                }
             }
         }
     }
 }
 
-/// The files that a configuration names (ssh_config(5)): patterns of `Include` (true) and `UserKnownHostsFile`.
-fn named(text: &str) -> Vec<(bool, String)> {
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Keyword {
+    Include,
+    KnownHosts,
+    Agent,
+}
+
+const KEYWORDS: [(&str, Keyword); 3] = [
+    ("include", Keyword::Include),
+    ("userknownhostsfile", Keyword::KnownHosts),
+    ("identityagent", Keyword::Agent),
+];
+
+/// The files that a configuration names, in order (ssh_config(5)).
+fn named(text: &str) -> Vec<(Keyword, String)> {
     let mut found = Vec::new();
     for line in text.lines() {
         let line = line.trim_start();
         let end = line
             .find(|c: char| c.is_whitespace() || c == '=')
             .unwrap_or(line.len());
-        let (keyword, rest) = line.split_at(end);
-        let include = keyword.eq_ignore_ascii_case("include");
-        if include || keyword.eq_ignore_ascii_case("userknownhostsfile") {
+        let (word, rest) = line.split_at(end);
+        let known = |(name, _): &&(&str, Keyword)| word.eq_ignore_ascii_case(name);
+        if let Some((_, keyword)) = KEYWORDS.iter().find(known) {
             let rest = rest.trim_start().trim_start_matches('=');
-            found.extend(words(rest).map(|word| (include, word)));
+            found.extend(words(rest).map(|word| (*keyword, word)));
         }
     }
     found
@@ -178,10 +222,19 @@ mod tests {
     #[test]
     fn names_in_a_configuration() {
         let text = "# Include no\n Include conf.d/* \"with space\" # comment\nINCLUDE=~/x\nHost a\n\
-            userKnownHostsFile = /k1 /k2\nIncluded no\nUser include\n";
-        let expected = ["conf.d/*", "with space", "~/x"].map(|name| (true, name.to_string()));
-        let known = ["/k1", "/k2"].map(|name| (false, name.to_string()));
-        assert_eq!(named(text), [&expected[..], &known[..]].concat());
+            userKnownHostsFile = /k1 /k2\nIncluded no\nUser include\nIdentityAgent \"~/a b\"\n";
+        let expected = [
+            (Keyword::Include, "conf.d/*"),
+            (Keyword::Include, "with space"),
+            (Keyword::Include, "~/x"),
+            (Keyword::KnownHosts, "/k1"),
+            (Keyword::KnownHosts, "/k2"),
+            (Keyword::Agent, "~/a b"),
+        ];
+        assert_eq!(
+            named(text),
+            expected.map(|(keyword, name)| (keyword, name.to_string()))
+        );
     }
 
     #[test]
@@ -215,8 +268,14 @@ mod tests {
             ("known_hosts", "h ssh-ed25519 AAAA"),
             ("trap.pub", key),
             ("notes", "private"),
-            ("config", "Include conf.d/*\nInclude config\n"),
-            ("conf.d/a", "Include ../id_work ~/other\n"),
+            (
+                "config",
+                "Include conf.d/*\nInclude config\nIdentityAgent none\n",
+            ),
+            (
+                "conf.d/a",
+                "Include ../id_work ~/other\nIdentityAgent ~/.1p/agent\n",
+            ),
         ] {
             fs::write(ssh.join(file), text).unwrap();
         }
@@ -231,6 +290,7 @@ mod tests {
             "other",
         ];
         assert_eq!(found, expected.map(|file| home.join(file)));
+        assert_eq!(identity_agents(&home), [home.join(".1p/agent")]);
         assert!(has_private_key(&home));
         fs::remove_file(ssh.join("id_work")).unwrap();
         fs::remove_file(ssh.join("trap.pub")).unwrap();

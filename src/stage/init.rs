@@ -5,7 +5,7 @@
 //! with it everything in the namespace, when the outer stage goes away.
 
 use std::ffi::OsString;
-use std::os::fd::{AsFd, FromRawFd, OwnedFd};
+use std::os::fd::{AsFd, BorrowedFd, FromRawFd, OwnedFd};
 use std::os::unix::fs::MetadataExt;
 use std::os::unix::net::UnixListener;
 use std::os::unix::process::ExitStatusExt;
@@ -23,7 +23,7 @@ use nix::unistd::Pid;
 use super::plan::{FromInit, ToInit, fd};
 use super::wire::{Channel, Received};
 use super::{EXIT_OURS, signals, spawn, system};
-use crate::sandbox::session::SSH_AGENT;
+use crate::sandbox::session::ssh_agent;
 
 /// Runs as PID 1 of the sandbox; `command` is the program and its arguments. Gives the exit status.
 pub fn run(command: &[OsString]) -> i32 {
@@ -54,7 +54,7 @@ fn guarded(control: &Channel, command: &[OsString]) -> Result<i32> {
             netns,
             seccomp,
             signals,
-            ssh_agent,
+            ssh_agents,
             secret,
         },
         _,
@@ -63,10 +63,14 @@ fn guarded(control: &Channel, command: &[OsString]) -> Result<i32> {
         return Ok(EXIT_OURS);
     };
     found.check(netns, seccomp)?;
-    if ssh_agent {
-        let path = Path::new(SSH_AGENT);
-        let listener = listen(path).with_context(|| format!("cannot listen at {SSH_AGENT}"))?;
-        control.send(&FromInit::SshAgent, &[listener.as_fd()])?;
+    if ssh_agents > 0 {
+        let listen = |number| {
+            let path = ssh_agent(number);
+            listen(Path::new(&path)).with_context(|| format!("cannot listen at {path}"))
+        };
+        let listeners = (0..ssh_agents).map(listen).collect::<Result<Vec<_>>>()?;
+        let fds: Vec<BorrowedFd> = listeners.iter().map(AsFd::as_fd).collect();
+        control.send(&FromInit::SshAgents, &fds)?;
     }
     supervise(control, command, signals, &secret)
 }

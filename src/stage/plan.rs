@@ -76,8 +76,8 @@ pub enum ToInit {
         /// Whether a seccomp filter was promised.
         seccomp: bool,
         signals: Signals,
-        /// Whether the ssh-agent relay's socket is wanted.
-        ssh_agent: bool,
+        /// How many sockets of ssh-agent relays are wanted.
+        ssh_agents: usize,
         /// Variables that are passed here and nowhere else, since they are secret.
         secret: Vec<(OsString, OsString)>,
     },
@@ -94,8 +94,8 @@ pub enum FromInit {
     },
     /// The program runs.
     Started,
-    /// The ssh-agent relay's listening socket is beside this.
-    SshAgent,
+    /// The listening sockets of the ssh-agent relays are beside this.
+    SshAgents,
     /// The program could not be executed: the errno.
     NotExecuted {
         errno: i32,

@@ -62,9 +62,9 @@ pub struct Running {
     pub inner: Option<Channel>,
     pub helpers: Helpers,
     pub relay: Option<Relay>,
-    /// The ssh-agent's path outside, and its relay once the sandbox has made its socket.
-    pub ssh_agent: Option<PathBuf>,
-    pub ssh_relay: Option<ssh_agent::relay::Relay>,
+    /// The paths of ssh-agents outside, and their relays once the sandbox has made its sockets.
+    pub ssh_agents: Vec<PathBuf>,
+    pub ssh_relays: Vec<ssh_agent::relay::Relay>,
     pub bus: Option<dbus_proxy::Running>,
     /// The netfilter socket of the sandbox's network namespace.
     pub netlink: Option<Netlink>,
@@ -92,8 +92,8 @@ pub fn start(prepared: &Prepared, around: &Surroundings) -> Result<Running> {
             inner: None,
             helpers: Helpers::default(),
             relay: None,
-            ssh_agent: prepared.session.ssh_agent.clone(),
-            ssh_relay: None,
+            ssh_agents: prepared.session.ssh_agents.clone(),
+            ssh_relays: Vec::new(),
             bus: None,
             netlink: None,
             log: Log::new()?,
@@ -122,7 +122,7 @@ pub fn start(prepared: &Prepared, around: &Surroundings) -> Result<Running> {
         netns,
         seccomp,
         signals: original,
-        ssh_agent: prepared.session.ssh_agent.is_some(),
+        ssh_agents: prepared.session.ssh_agents.len(),
         secret: match &mut gh {
             Some(gh) => starting.running.gh_token(gh)?,
             None => Vec::new(),

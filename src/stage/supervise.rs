@@ -148,7 +148,10 @@ fn wait(running: &mut Running, until: Option<Instant>) -> Result<()> {
     );
     let ours = fds.len();
     let relay = running.relay.iter().flat_map(|relay| relay.interests());
-    let agent = running.ssh_relay.iter().flat_map(|relay| relay.interests());
+    let agent = running
+        .ssh_relays
+        .iter()
+        .flat_map(|relay| relay.interests());
     fds.extend(
         relay
             .chain(agent)
@@ -163,7 +166,7 @@ fn wait(running: &mut Running, until: Option<Instant>) -> Result<()> {
         .filter(|fd| fd.any().unwrap_or(false))
         .map(|fd| fd.as_fd().as_raw_fd())
         .collect();
-    if let Some(relay) = &mut running.ssh_relay {
+    for relay in &mut running.ssh_relays {
         ready.iter().for_each(|fd| relay.ready(*fd));
     }
     if let Some(relay) = &mut running.relay {
@@ -195,10 +198,10 @@ fn from_init(running: &mut Running) -> Result<Option<End>> {
                     bus.hide();
                 }
             }
-            Received::Message(FromInit::SshAgent, fds) => {
-                if let (Some(fd), Some(agent)) = (fds.into_iter().next(), &running.ssh_agent) {
-                    running.ssh_relay = Some(Relay::new(fd, agent.clone())?);
-                }
+            Received::Message(FromInit::SshAgents, fds) => {
+                let relays = fds.into_iter().zip(&running.ssh_agents);
+                let relays = relays.map(|(fd, agent)| Relay::new(fd, agent.clone()));
+                running.ssh_relays = relays.collect::<Result<_>>()?;
             }
             Received::Message(FromInit::Refused { message }, _) => bail!("{message}"),
             Received::Message(FromInit::Stopped { signal }, _) => {

@@ -15,6 +15,7 @@ use crate::harness::{Desk, EVERYONE, ONCE, Scenario, run, scenario};
 pub const ALL: &[Scenario] = &[
     scenario!(the_agent_signs_and_nothing_else, EVERYONE),
     scenario!(of_the_folder_only_what_is_public_is_visible, ONCE),
+    scenario!(agents_that_the_configuration_names_are_relayed, ONCE),
     scenario!(hidden_keys_without_an_agent_are_told, ONCE),
     scenario!(an_agent_that_ends_is_no_end_of_the_sandbox, ONCE),
 ];
@@ -207,4 +208,34 @@ fn an_agent_that_ends_is_no_end_of_the_sandbox(desk: &Desk) -> Result<()> {
         "{done:?}"
     );
     Ok(())
+}
+
+/// An agent of its own for some hosts, as password managers have it; the usual one beside it.
+fn agents_that_the_configuration_names_are_relayed(desk: &Desk) -> Result<()> {
+    let agent = Agent::start(desk)?;
+    let ssh = desk.home.join(".ssh");
+    fs::create_dir(desk.home.join(".manager"))?;
+    let second = desk.home.join(".manager/agent.sock");
+    let mut command = desk.user("/usr/bin/ssh-agent");
+    let mut child = command.args(["-D", "-a", text(&second)?]).spawn()?;
+    fs::write(
+        ssh.join("config"),
+        "Host *\n  IdentityAgent ~/.manager/agent.sock\n",
+    )?;
+    let key = "ssh-keygen -q -t ecdsa -N '' -f ~/second; SSH_AUTH_SOCK=~/.manager/agent.sock ssh-add -q ~/second";
+    let listed = "ssh-add -l; SSH_AUTH_SOCK=~/.manager/agent.sock ssh-add -l";
+    let outcome = (|| {
+        eventually("the agent listens", LIMIT, || second.exists().then_some(()))?;
+        agent.outside(desk, key)?.ok()?;
+        let said = agent.inside(desk, &[], listed)?.ok()?;
+        let kinds: Vec<&str> = said.lines().filter_map(|l| l.rsplit(' ').next()).collect();
+        ensure!(kinds == ["(ED25519)", "(ECDSA)"], "{said}");
+        // Without the usual one, the other stands in for it.
+        let said = desk.shell(&[], listed)?.ok()?;
+        ensure!(said.matches("(ECDSA)").count() == 2, "{said}");
+        Ok(())
+    })();
+    child.kill()?;
+    child.wait()?;
+    outcome
 }
