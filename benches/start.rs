@@ -184,7 +184,8 @@ fn bare(ours: &[String], namespaces: bool) -> Vec<String> {
     while let [arg, next @ ..] = rest {
         let taken = match arg.as_str() {
             "--seccomp" => 2,
-            // --perms OCTAL --ro-bind-data FD DEST
+            // --perms OCTAL --dir DEST, --perms OCTAL --ro-bind-data FD DEST
+            "--perms" if next[1] == "--dir" => 4,
             "--perms" => 5,
             "--ro-bind" if next[1].starts_with("/.claude-isolated/") => 3,
             "--as-pid-1" | "--die-with-parent" => 1,

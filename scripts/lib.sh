@@ -36,6 +36,9 @@ to_test() {
     command -v ping >/dev/null 2>&1 || package iputils-ping iputils iputils
     command -v strace >/dev/null 2>&1 || package strace strace strace
     command -v unshare >/dev/null 2>&1 || package util-linux util-linux util-linux
+    command -v ssh-agent >/dev/null 2>&1 || package openssh-client openssh-clients openssh
+    command -v dbus-daemon >/dev/null 2>&1 || package 'dbus-daemon dbus-bin' 'dbus-daemon dbus-tools' dbus
+    command -v xdg-dbus-proxy >/dev/null 2>&1 || package xdg-dbus-proxy xdg-dbus-proxy xdg-dbus-proxy
     command -v npm >/dev/null 2>&1 || package 'nodejs npm' 'nodejs npm' 'nodejs npm'
 }
 

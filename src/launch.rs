@@ -11,7 +11,10 @@ use crate::config::environment::FIREWALL_VARIABLE;
 use crate::config::{self, Config};
 use crate::dest::Destination;
 
+pub mod services;
+
 pub use crate::config::environment::Environment;
+pub use services::{Dbus, Services, Ssh};
 
 /// What is to be done. The texts end in a line end and are for stdout.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -32,6 +35,7 @@ pub struct Launch {
     pub seccomp: bool,
     /// Programs may create user namespaces.
     pub nested: bool,
+    pub services: Services,
     /// Every configuration file that was read, as opened (absolute): kept read-only inside the sandbox.
     pub config_files: Vec<PathBuf>,
     /// One line each, for stderr.
@@ -179,6 +183,7 @@ pub fn resolve(args: Vec<OsString>, env: &Environment, cwd: &Path) -> Result<Req
         },
         seccomp: config.seccomp,
         nested: config.nested,
+        services: config.services,
         config_files: config.files,
         warnings,
     }))

@@ -15,4 +15,5 @@ pub mod netlink;
 pub mod nf;
 pub mod policy;
 pub mod sandbox;
+pub mod ssh_agent;
 pub mod stage;

@@ -11,7 +11,7 @@ use anyhow::{Context, Result};
 use ipnetwork::IpNetwork;
 
 use crate::dest::Destination;
-use crate::launch::{Netns, OnBlock, PolicyName};
+use crate::launch::{Netns, OnBlock, PolicyName, Services};
 use environment::{Environment, expand};
 pub use schema::is_file;
 
@@ -33,6 +33,7 @@ pub struct Config {
     pub nas: Option<PathBuf>,
     pub seccomp: bool,
     pub nested: bool,
+    pub services: Services,
     pub command: PathBuf,
     pub args: Vec<String>,
     /// The files that were read, in order.
@@ -55,6 +56,7 @@ impl Default for Config {
             nas: None,
             seccomp: true,
             nested: false,
+            services: Services::default(),
             command: "claude".into(),
             args: vec!["--dangerously-skip-permissions".into()],
             files: Vec::new(),
@@ -136,6 +138,7 @@ impl Config {
         }
         set(&mut self.seccomp, sandbox.seccomp);
         set(&mut self.nested, sandbox.nested);
+        sandbox.services(&mut self.services);
         set(
             &mut self.command,
             program.command.map(|c| expand(&c.0.0, home)),

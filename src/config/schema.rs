@@ -9,7 +9,7 @@ use ipnetwork::IpNetwork;
 use serde::de::{self, Deserialize, Deserializer, Visitor};
 
 use crate::dest::{self, Destination};
-use crate::launch::{Netns, OnBlock};
+use crate::launch::{Dbus, Netns, OnBlock, Services, Ssh};
 
 /// One file. What it does not say is `None` or empty.
 #[derive(Debug, Default, serde::Deserialize)]
@@ -45,6 +45,28 @@ pub struct Filesystem {
 pub struct Sandbox {
     pub seccomp: Option<bool>,
     pub nested: Option<bool>,
+    pub dbus: Option<Dbus>,
+    pub gh: Option<bool>,
+    pub ssh: Option<Ssh>,
+    pub wayland: Option<bool>,
+    pub x11: Option<bool>,
+    pub audio: Option<bool>,
+    pub gpu: Option<bool>,
+    pub usb: Option<bool>,
+}
+
+impl Sandbox {
+    /// Lays the services of one file over what came before.
+    pub fn services(&self, over: &mut Services) {
+        over.dbus = self.dbus.unwrap_or(over.dbus);
+        over.gh = self.gh.unwrap_or(over.gh);
+        over.ssh = self.ssh.unwrap_or(over.ssh);
+        over.wayland = self.wayland.unwrap_or(over.wayland);
+        over.x11 = self.x11.unwrap_or(over.x11);
+        over.audio = self.audio.unwrap_or(over.audio);
+        over.gpu = self.gpu.unwrap_or(over.gpu);
+        over.usb = self.usb.unwrap_or(over.usb);
+    }
 }
 
 #[derive(Debug, Default, serde::Deserialize)]

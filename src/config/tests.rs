@@ -5,6 +5,7 @@ use std::path::{Path, PathBuf};
 use nix::unistd::{Uid, mkdtemp};
 
 use super::*;
+use crate::launch::Ssh;
 
 /// A private directory with a home in it, removed at the end.
 pub struct Place {
@@ -150,7 +151,7 @@ fn later_files_win_and_lists_add_up() {
         "[firewall]\nenabled = false\npolicy = 'attached'\nallow = ['10.0.0.1']\nhome = ['10.1.0.0/16']\n\
          on-block = 'reject'\nnetns = 'pasta'\n\
          [filesystem]\nwrite = ['~/a']\nread = ['~/b']\nnas = '/mnt/nas'\n\
-         [sandbox]\nseccomp = false\nnested = true\n[program]\ncommand = 'codex'\nargs = ['a', 'b']\n",
+         [sandbox]\nseccomp = false\nnested = true\nssh = 'files'\nusb = true\n[program]\ncommand = 'codex'\nargs = ['a', 'b']\n",
     );
     let system = Config {
         firewall_off: Some(place.env.system_config.clone()),
@@ -164,6 +165,11 @@ fn later_files_win_and_lists_add_up() {
         nas: Some("/mnt/nas".into()),
         seccomp: false,
         nested: true,
+        services: Services {
+            ssh: Ssh::Files,
+            usb: true,
+            ..Services::default()
+        },
         command: "codex".into(),
         args: vec!["a".into(), "b".into()],
         files: vec![place.env.system_config.clone()],
@@ -180,7 +186,7 @@ fn later_files_win_and_lists_add_up() {
         "[firewall]\nenabled = true\npolicy = '/p/mine'\nallow = ['10.0.0.2']\nhome = ['10.2.0.0/16']\n\
          on-block = 'drop'\nnetns = 'auto'\n\
          [filesystem]\nwrite = ['~/c']\nread = ['~']\nnas = ''\n\
-         [sandbox]\nseccomp = true\nnested = false\n[program]\ncommand = '~/bin/claude'\nargs = []\n",
+         [sandbox]\nseccomp = true\nnested = false\nssh = 'agent'\ngh = false\n[program]\ncommand = '~/bin/claude'\nargs = []\n",
     );
     let meant = Config {
         firewall_off: None,
@@ -197,6 +203,11 @@ fn later_files_win_and_lists_add_up() {
         nas: None,
         seccomp: true,
         nested: false,
+        services: Services {
+            gh: false,
+            usb: true,
+            ..Services::default()
+        },
         command: place.env.home.join("bin/claude"),
         args: vec![],
         ..both

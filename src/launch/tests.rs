@@ -42,6 +42,7 @@ fn default_launch() -> Launch {
         filesystem: Filesystem::default(),
         seccomp: true,
         nested: false,
+        services: Services::default(),
         config_files: vec![],
         warnings: vec![],
     }

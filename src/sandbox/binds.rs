@@ -6,10 +6,11 @@ use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result, bail};
 
-use crate::launch::Filesystem;
+use crate::launch::{Filesystem, Ssh};
 
 use super::layout::{Access, Layout, Mount};
 use super::protect::{keep, protect};
+use super::ssh;
 use super::toolchains;
 
 /// Where the program's supervisor is found inside; its presence also tells that one is inside.
@@ -33,9 +34,10 @@ const SYSTEM: &[&str] = &[
     "/snap",
     "/home/linuxbrew/.linuxbrew",
     "/etc",
-    "/run",
     "/var",
 ];
+/// What programs need of `/run`, which is otherwise the sandbox's own: the sockets of every service lie there.
+const OF_RUN: &[&str] = &["/run/current-system", "/run/opengl-driver"];
 /// Kernel interfaces that bwrap leaves writable for root (seen with 0.8: core_pattern) are covered in every mode.
 const PROC_READ_ONLY: &[&str] = &[
     "/proc/sys",
@@ -61,8 +63,7 @@ pub struct Facts<'a> {
     pub filesystem: &'a Filesystem,
     /// Configuration, rulesets and what else decides about the next start; none of it need exist.
     pub protected: &'a [PathBuf],
-    /// The directory of an ssh-agent's socket.
-    pub ssh_auth_sock: Option<&'a Path>,
+    pub ssh: Ssh,
     pub claude_config_dir: Option<&'a Path>,
     /// The resolved path of `/etc/resolv.conf`, and the descriptor with the sandbox's own, where it gets one.
     pub resolv: Option<(&'a Path, Option<RawFd>)>,
@@ -133,9 +134,16 @@ fn system(layout: &mut Layout, home: &Path) {
     }
     layout.push(Mount::Tmpfs("/tmp".into()));
     layout.push(Mount::Tmpfs("/var/tmp".into()));
-    let usb = Path::new("/dev/bus/usb");
-    if usb.is_dir() {
-        layout.bind(usb, Access::Devices);
+    layout.push(Mount::Tmpfs("/run".into()));
+    // Usually a link to /run.
+    if Path::new("/var/run")
+        .canonicalize()
+        .is_ok_and(|dir| dir == Path::new("/var/run"))
+    {
+        layout.push(Mount::Tmpfs("/var/run".into()));
+    }
+    for path in OF_RUN {
+        layout.bind_existing(Path::new(path), Access::ReadOnly);
     }
     // Some systems keep home directories below /var.
     let home_mount = if layout.shows(home) {
@@ -148,7 +156,7 @@ fn system(layout: &mut Layout, home: &Path) {
 
 fn home(layout: &mut Layout, facts: &Facts) -> Result<()> {
     let in_home = |path: &str| facts.home.join(path);
-    for dir in ["bin", ".local/bin", ".ssh", ".config/gh", ".config/git"] {
+    for dir in ["bin", ".local/bin", ".config/gh", ".config/git"] {
         let dir = in_home(dir);
         if dir.is_dir() {
             layout.bind(&dir, Access::ReadOnly);
@@ -175,9 +183,7 @@ fn home(layout: &mut Layout, facts: &Facts) -> Result<()> {
             layout.bind_at(&real, &file, Access::ReadOnly);
         }
     }
-    if let Some(dir) = facts.ssh_auth_sock.filter(|dir| !layout.shows(dir)) {
-        layout.bind(dir, Access::ReadOnly);
-    }
+    ssh::files(layout, facts.home, facts.ssh);
     Ok(())
 }
 
@@ -219,11 +225,24 @@ fn show_unless_wide(layout: &mut Layout, dir: &Path, home: &Path) -> bool {
             .any(|wide| dir == home.join(wide))
         || ["/tmp", "/var/tmp", "/mnt", "/media", "/srv", "/root"]
             .iter()
-            .any(|wide| dir == Path::new(wide));
+            .any(|wide| dir == Path::new(wide))
+        || dir == Path::new("/run")
+        || dir.parent() == Some(Path::new("/run/user"));
     if !wide {
         layout.bind_existing(dir, Access::ReadOnly);
     }
     !wide
+}
+
+/// The mounts that the user asked for, under every name that they have.
+pub fn asked(workspace: Option<&Path>, filesystem: &Filesystem) -> Vec<PathBuf> {
+    let named = filesystem.read.iter().chain(&filesystem.write);
+    let named = named.chain(&filesystem.nas).map(PathBuf::as_path);
+    named
+        .chain(workspace)
+        .flat_map(|path| [Some(path.to_path_buf()), path.canonicalize().ok()])
+        .flatten()
+        .collect()
 }
 
 /// What the configuration and the command line name.

@@ -5,6 +5,7 @@ use std::path::Path;
 
 use super::binds::INIT;
 use super::layout::Layout;
+use super::session::Variables;
 use crate::stage::plan::fd;
 
 /// What the command line is made from.
@@ -16,7 +17,7 @@ pub struct Inputs<'a> {
     pub gid: u32,
     pub chdir: &'a Path,
     pub seccomp: bool,
-    pub setenv: &'a [(&'a str, &'a str)],
+    pub variables: &'a Variables,
     /// The program and its arguments.
     pub command: &'a [OsString],
 }
@@ -27,7 +28,10 @@ pub struct Inputs<'a> {
 pub fn argv(inputs: &Inputs) -> Vec<OsString> {
     let mut argv: Vec<OsString> = vec![inputs.bwrap.into()];
     argv.extend(inputs.layout.args());
-    for (name, value) in inputs.setenv {
+    for name in &inputs.variables.unset {
+        argv.extend(["--unsetenv".into(), name.into()]);
+    }
+    for (name, value) in &inputs.variables.set {
         argv.extend(["--setenv".into(), name.into(), value.into()]);
     }
     argv.extend(["--unshare-user", "--uid"].map(OsString::from));
@@ -69,13 +73,16 @@ mod tests {
             gid: 100,
             chdir: Path::new("/w"),
             seccomp: true,
-            setenv: &[("IS_SANDBOX", "1")],
+            variables: &Variables {
+                unset: vec!["DISPLAY".into()],
+                set: vec![("IS_SANDBOX".into(), "1".into())],
+            },
             command: &["/usr/bin/claude".into(), "-p".into()],
         });
         let argv: Vec<&str> = argv.iter().map(|arg| arg.to_str().unwrap()).collect();
         assert_eq!(
             argv.join(" "),
-            "/usr/bin/bwrap --ro-bind /usr /usr --setenv IS_SANDBOX 1 --unshare-user --uid 1000 --gid 100 \
+            "/usr/bin/bwrap --ro-bind /usr /usr --unsetenv DISPLAY --setenv IS_SANDBOX 1 --unshare-user --uid 1000 --gid 100 \
              --unshare-pid --unshare-ipc --unshare-uts --as-pid-1 --die-with-parent --cap-drop ALL --seccomp 11 \
              --chdir /w -- /.claude-isolated/init --__init /usr/bin/claude -p"
         );

@@ -22,11 +22,17 @@ pub enum Mount {
     Tmpfs(PathBuf),
     Proc(PathBuf),
     Dev(PathBuf),
-    /// A directory that need not be on the host.
-    Dir(PathBuf),
-    /// A symbolic link to `target`.
     Symlink {
         target: PathBuf,
+        to: PathBuf,
+    },
+    /// A directory that need not be on the host.
+    Dir(PathBuf),
+    /// The same, for its owner alone.
+    PrivateDir(PathBuf),
+    /// The bytes of an inherited descriptor, as a program.
+    Executable {
+        fd: RawFd,
         to: PathBuf,
     },
     /// The bytes of an inherited descriptor, as a read-only file.
@@ -175,6 +181,14 @@ impl Layout {
         )
     }
 
+    /// Whether `path` lies in a directory that only the sandbox has, and can write.
+    pub fn private(&self, path: &Path) -> bool {
+        matches!(
+            self.over(path),
+            Some(Mount::Tmpfs(_) | Mount::Dir(_) | Mount::PrivateDir(_))
+        )
+    }
+
     /// Where the mount that decides what `path` is begins.
     pub fn mount_point(&self, path: &Path) -> Option<&Path> {
         self.over(path).map(Mount::to)
@@ -249,6 +263,14 @@ impl Layout {
                 Mount::Symlink { target, to } => {
                     args.extend(["--symlink".into(), target.into(), to.into()]);
                 }
+                Mount::PrivateDir(to) => {
+                    args.extend(["--perms", "0700", "--dir"].map(OsString::from));
+                    args.push(to.into());
+                }
+                Mount::Executable { fd, to } => {
+                    args.extend(["--perms", "0555", "--ro-bind-data"].map(OsString::from));
+                    args.extend([fd.to_string().into(), to.into()]);
+                }
                 Mount::Data { fd, to } => {
                     // The default is 0600, which would hide it from a program with another uid.
                     let fd = fd.to_string().into();
@@ -264,8 +286,10 @@ impl Layout {
 impl Mount {
     fn to(&self) -> &Path {
         match self {
-            Mount::Bind { to, .. } | Mount::Data { to, .. } | Mount::Symlink { to, .. } => to,
-            Mount::Tmpfs(to) | Mount::Proc(to) | Mount::Dev(to) | Mount::Dir(to) => to,
+            Mount::Bind { to, .. } | Mount::Data { to, .. } | Mount::Executable { to, .. } => to,
+            Mount::Symlink { to, .. } => to,
+            Mount::Tmpfs(to) | Mount::Proc(to) | Mount::Dev(to) => to,
+            Mount::Dir(to) | Mount::PrivateDir(to) => to,
         }
     }
 }

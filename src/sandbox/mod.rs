@@ -1,11 +1,15 @@
 //! What the program finds inside: mounts, environment, system calls; and the bwrap command line that makes it so.
 
 pub mod binds;
+pub mod bus;
 pub mod bwrap;
 pub mod layout;
 pub mod programs;
 pub mod protect;
 pub mod seccomp;
+pub mod session;
+pub mod sockets;
+pub mod ssh;
 pub mod toolchains;
 pub mod workspace;
 

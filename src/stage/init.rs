@@ -7,9 +7,11 @@
 use std::ffi::OsString;
 use std::fs::File;
 use std::io::BufReader;
-use std::os::fd::{AsFd, FromRawFd, OwnedFd};
+use std::os::fd::{AsFd, BorrowedFd, FromRawFd, OwnedFd};
 use std::os::unix::fs::MetadataExt;
+use std::os::unix::net::UnixListener;
 use std::os::unix::process::ExitStatusExt;
+use std::path::Path;
 
 use anyhow::{Context, Result, bail};
 use nix::errno::Errno;
@@ -22,9 +24,9 @@ use nix::unistd::{Pid, getpgid};
 
 use super::plan::{FromInit, ToInit, fd};
 use super::wire::{Channel, Received};
-use crate::sandbox::layout::Bound;
-
 use super::{EXIT_OURS, landlock, signals, spawn, system};
+use crate::sandbox::layout::Bound;
+use crate::sandbox::session::ssh_agent;
 
 /// Runs as PID 1 of the sandbox; `command` is the program and its arguments. Gives the exit status.
 pub fn run(command: &[OsString]) -> i32 {
@@ -56,6 +58,8 @@ fn guarded(control: &Channel, command: &[OsString]) -> Result<i32> {
             seccomp,
             nofile,
             signals,
+            ssh_agents,
+            secret,
         },
         fds,
     ) = control.receive()?
@@ -71,20 +75,38 @@ fn guarded(control: &Channel, command: &[OsString]) -> Result<i32> {
     bound.iter().try_for_each(Bound::check)?;
     system::set_open_files(nofile)?;
     landlock::scope(netns.is_none())?;
-    supervise(control, command, signals)
+    if ssh_agents > 0 {
+        let listen = |number| {
+            let path = ssh_agent(number);
+            listen(Path::new(&path)).with_context(|| format!("cannot listen at {path}"))
+        };
+        let listeners = (0..ssh_agents).map(listen).collect::<Result<Vec<_>>>()?;
+        let fds: Vec<BorrowedFd> = listeners.iter().map(AsFd::as_fd).collect();
+        control.send(&FromInit::SshAgents, &fds)?;
+    }
+    supervise(control, command, signals, &secret)
+}
+
+/// A socket in a file system of the sandbox's own: nothing of it stays, whoever is killed.
+fn listen(path: &Path) -> std::io::Result<UnixListener> {
+    if let Some(dir) = path.parent() {
+        std::fs::create_dir_all(dir)?;
+    }
+    UnixListener::bind(path)
 }
 
 fn supervise(
     control: &Channel,
     command: &[OsString],
     original: super::plan::Signals,
+    secret: &[(OsString, OsString)],
 ) -> Result<i32> {
     let children = SignalFd::with_flags(
         &signals::block(&[Signal::SIGCHLD])?,
         SfdFlags::SFD_CLOEXEC | SfdFlags::SFD_NONBLOCK,
     )?;
     let (default, blocked) = signals::for_program(original)?;
-    let child = match spawn::program(command, &default, &blocked)? {
+    let child = match spawn::program(command, secret, &default, &blocked)? {
         Ok(child) => child,
         Err(errno) => {
             control.send(

@@ -3,7 +3,9 @@
 //! [`outer`], the user's command, prepares everything and stays as the supervisor; [`inner`] is root of the user
 //! namespace that owns the sandbox's network and loads the table; [`init`] is the sandbox's first process.
 
+pub mod dbus_proxy;
 pub mod dry_run;
+pub mod gh;
 pub mod helpers;
 pub mod init;
 pub mod inner;

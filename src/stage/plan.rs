@@ -18,6 +18,9 @@ pub mod fd {
     pub const RESOLV: RawFd = 12;
     /// The start file of the `-s` shell.
     pub const BASHRC: RawFd = 13;
+    /// The program that says which address is to be opened, for `$BROWSER` and in the place of xdg-open.
+    pub const BROWSER: RawFd = 14;
+    pub const XDG_OPEN: RawFd = 15;
 }
 
 /// Outer to inner, in a memfd (an allowlist may be long).
@@ -73,6 +76,10 @@ pub enum ToInit {
         /// The soft limit of open files (`RLIMIT_NOFILE`) that the launcher was started with; it and pasta raise it.
         nofile: u64,
         signals: Signals,
+        /// How many sockets of ssh-agent relays are wanted.
+        ssh_agents: usize,
+        /// Variables that are passed here and nowhere else, since they are secret.
+        secret: Vec<(OsString, OsString)>,
     },
     /// Pass a signal on to the program.
     Signal(i32),
@@ -89,6 +96,8 @@ pub enum FromInit {
     },
     /// The program runs.
     Started,
+    /// The listening sockets of the ssh-agent relays are beside this.
+    SshAgents,
     /// The program could not be executed: the errno.
     NotExecuted {
         errno: i32,

@@ -10,17 +10,18 @@ use nftables::schema::Nftables;
 use nix::unistd::{AccessFlags, access, getgid, getgroups, getuid};
 
 use super::plan::fd;
-use super::{namespace, pasta};
+use super::{gh, namespace, pasta};
 use crate::dest::Allowed;
 use crate::dns::{self, resolv::Resolv};
 use crate::host::uplink::{self, Uplink};
 use crate::host::{Attached, Network, attached, names};
-use crate::launch::{self, Launch, Netns, Program};
+use crate::launch::{self, Dbus, Launch, Netns, Program};
 use crate::policy::{Policy, document, ruleset::Ruleset};
 use crate::sandbox::binds::{self, BASHRC, CLAUDE_STATE, Facts, INIT};
 use crate::sandbox::layout::Bound;
 use crate::sandbox::programs::{self, Needed, missing_message};
-use crate::sandbox::{bwrap, seccomp, workspace};
+use crate::sandbox::session::{self, Outside, Session};
+use crate::sandbox::{bus, bwrap, seccomp, sockets, workspace};
 
 /// How long names of the allowlist may take to resolve.
 const NAMES: Duration = Duration::from_secs(5);
@@ -46,7 +47,19 @@ pub struct Prepared {
     pub program: OsString,
     pub program_found: bool,
     pub missing: Vec<Needed>,
+    pub session: Session,
+    /// xdg-dbus-proxy, where it is wanted.
+    pub proxy: Option<PathBuf>,
+    /// gh, where it has to be asked for its token.
+    pub gh: Option<PathBuf>,
     pub warnings: Vec<String>,
+}
+
+impl Prepared {
+    /// The proxy to start, and how.
+    pub fn dbus_proxy(&self) -> Option<(&Path, &bus::Proxy)> {
+        Some((self.proxy.as_deref()?, self.session.dbus_proxy.as_ref()?))
+    }
 }
 
 pub struct Firewall {
@@ -139,6 +152,8 @@ pub fn prepare(launch: &Launch, around: &Surroundings) -> Result<Prepared> {
         })
     };
     let bwrap = tool(Needed::package("bwrap", "bubblewrap", false));
+    let proxy = (launch.services.dbus == Dbus::Secrets)
+        .then(|| tool(Needed::package("xdg-dbus-proxy", "xdg-dbus-proxy", false)));
     let firewall = launch.firewall.as_ref().map(|firewall| {
         let pasta = tool(Needed::package("pasta", "passt", true));
         let getent = programs::find_tool("getent", &around.path, &writable);
@@ -203,7 +218,6 @@ pub fn prepare(launch: &Launch, around: &Surroundings) -> Result<Prepared> {
     if let Some(launch::PolicyName::File(file)) = launch.firewall.as_ref().map(|f| &f.policy) {
         protected.push(file.clone());
     }
-    let ssh_auth_sock = std::env::var_os("SSH_AUTH_SOCK").map(PathBuf::from);
     let claude_config_dir = std::env::var_os("CLAUDE_CONFIG_DIR").map(PathBuf::from);
     let (mut layout, left_out) = binds::layout(&Facts {
         home: &around.home,
@@ -215,18 +229,32 @@ pub fn prepare(launch: &Launch, around: &Surroundings) -> Result<Prepared> {
         programs: &programs,
         filesystem: &launch.filesystem,
         protected: &protected,
-        ssh_auth_sock: ssh_auth_sock
-            .as_deref()
-            .filter(|sock| sock.exists())
-            .and_then(Path::parent),
+        ssh: launch.services.ssh,
         claude_config_dir: claude_config_dir.as_deref(),
         resolv: resolv_conf
             .as_ref()
             .map(|path| (path.as_path(), resolv.as_ref().map(|_| fd::RESOLV))),
         bashrc: shell.then_some(fd::BASHRC),
     })?;
-    let bound = layout.settle(&around.home)?;
     warnings.extend(left_out);
+    let asked = binds::asked(workspace.as_deref(), &launch.filesystem);
+    let left = sockets::cover(&mut layout, &asked, &sockets::User::current());
+    warnings.extend(sockets::left(&left));
+    let find = |name: &str| programs::find(OsStr::new(name), &around.path, &around.cwd);
+    let variables: Vec<(OsString, OsString)> = std::env::vars_os().collect();
+    let outside = Outside {
+        home: &around.home,
+        uid: getuid().as_raw(),
+        variables: &variables,
+        xdg_open: find("xdg-open").and_then(|path| path.canonicalize().ok()),
+    };
+    let mut session = session::session(&mut layout, &launch.services, &outside);
+    warnings.append(&mut session.warnings);
+    // One that the sandbox could write is not executed outside of it.
+    let gh = (launch.services.gh && gh::is_to_be_asked(&around.home))
+        .then(|| find("gh")?.canonicalize().ok())
+        .flatten()
+        .filter(|gh| !layout.writable(gh));
     let enterable = access(&around.cwd, AccessFlags::X_OK).is_ok();
     let chdir = if layout.shows(&around.cwd) && enterable {
         &around.cwd
@@ -235,8 +263,10 @@ pub fn prepare(launch: &Launch, around: &Surroundings) -> Result<Prepared> {
         &around.home
     };
 
-    let as_root = getuid().is_root();
-    let setenv: &[(&str, &str)] = if as_root { &[("IS_SANDBOX", "1")] } else { &[] };
+    if getuid().is_root() {
+        let set = &mut session.variables.set;
+        set.push(("IS_SANDBOX".into(), "1".into()));
+    }
     let mut command = vec![path.into_os_string()];
     command.extend(args);
     if command.len() > MAX_ARGS {
@@ -245,6 +275,7 @@ pub fn prepare(launch: &Launch, around: &Surroundings) -> Result<Prepared> {
             command.len()
         );
     }
+    let bound = layout.settle(&around.home)?;
     let bwrap = bwrap::argv(&bwrap::Inputs {
         bwrap: &bwrap,
         layout: &layout,
@@ -252,7 +283,7 @@ pub fn prepare(launch: &Launch, around: &Surroundings) -> Result<Prepared> {
         gid: getgid().as_raw(),
         chdir,
         seccomp: seccomp.is_some(),
-        setenv,
+        variables: &session.variables,
         command: &command,
     });
     Ok(Prepared {
@@ -265,6 +296,9 @@ pub fn prepare(launch: &Launch, around: &Surroundings) -> Result<Prepared> {
         program,
         program_found: found.is_some(),
         missing,
+        session,
+        proxy,
+        gh,
         warnings,
     })
 }

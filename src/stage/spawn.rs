@@ -64,18 +64,36 @@ fn execute(argv: &[OsString], passed: &Passed) -> Result<Pid> {
         actions.add_dup2(fd.as_raw_fd(), *number)?;
     }
     let blocked = passed.blocked.iter().copied().collect();
-    spawn(argv, &actions, &SigSet::from(Signal::SIGPIPE), &blocked)?
-        .with_context(|| format!("cannot execute {}", argv[0].to_string_lossy()))
+    spawn(
+        argv,
+        &[],
+        &actions,
+        &SigSet::from(Signal::SIGPIPE),
+        &blocked,
+    )?
+    .with_context(|| format!("cannot execute {}", argv[0].to_string_lossy()))
 }
 
-/// Executes the sandbox's program; the inner `Err` is execve(2)'s.
-pub fn program(argv: &[OsString], default: &SigSet, blocked: &SigSet) -> Result<nix::Result<Pid>> {
-    spawn(argv, &PosixSpawnFileActions::init()?, default, blocked)
+/// Executes the sandbox's program with `more` variables; the inner `Err` is execve(2)'s.
+pub fn program(
+    argv: &[OsString],
+    more: &[(OsString, OsString)],
+    default: &SigSet,
+    blocked: &SigSet,
+) -> Result<nix::Result<Pid>> {
+    spawn(
+        argv,
+        more,
+        &PosixSpawnFileActions::init()?,
+        default,
+        blocked,
+    )
 }
 
 /// posix_spawn(3), which copies no page tables; the inner `Err` is execve(2)'s.
 fn spawn(
     argv: &[OsString],
+    more: &[(OsString, OsString)],
     actions: &PosixSpawnFileActions,
     default: &SigSet,
     blocked: &SigSet,
@@ -90,6 +108,7 @@ fn spawn(
         bail!("an empty command line")
     };
     let environment: Vec<OsString> = std::env::vars_os()
+        .chain(more.iter().cloned())
         .map(|(mut name, value)| {
             name.push("=");
             name.push(value);
@@ -143,6 +162,24 @@ pub fn bwrap(argv: &[OsString], inherited: &[(OwnedFd, RawFd)]) -> Result<Pid> {
         .iter()
         .map(|(fd, number)| (fd.as_fd(), *number))
         .collect();
+    execute(
+        argv,
+        &Passed {
+            fds,
+            blocked: &signals::FROM_TERMINAL,
+        },
+    )
+}
+
+/// Starts a helper that has `fd` under `number`, no input, and whose output goes into the log.
+pub fn logged(argv: &[OsString], fd: BorrowedFd, number: RawFd, log: &Log) -> Result<Pid> {
+    let null = File::open("/dev/null")?;
+    let fds = vec![
+        (null.as_fd(), 0),
+        (log.0.as_fd(), 1),
+        (log.0.as_fd(), 2),
+        (fd, number),
+    ];
     execute(
         argv,
         &Passed {

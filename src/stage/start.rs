@@ -2,8 +2,10 @@
 //!
 //! Whatever fails on the way ends everything that was started; the gate stays shut.
 
+use std::ffi::OsString;
 use std::fmt;
 use std::os::fd::{AsFd, BorrowedFd, FromRawFd, IntoRawFd, OwnedFd, RawFd};
+use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail};
@@ -19,10 +21,12 @@ use super::plan::{FromInner, Plan, Signals, Start, ToInit, ToInner, fd};
 use super::prepare::{BASHRC_TEXT, Firewall, Prepared, Surroundings, Way};
 use super::spawn::{self, Log};
 use super::wire::{Channel, Received};
-use super::{pasta, say, signals, system};
+use super::{dbus_proxy, gh, pasta, say, signals, system};
 use crate::dns::relay::Relay;
 use crate::netlink::Netlink;
 use crate::nf;
+use crate::sandbox::session::BROWSER_TEXT;
+use crate::ssh_agent;
 
 /// How long all of the start may take: a tool that hangs ends in an error.
 pub const LIMIT: Duration = Duration::from_secs(15);
@@ -61,6 +65,10 @@ pub struct Running {
     pub inner: Option<Channel>,
     pub helpers: Helpers,
     pub relay: Option<Relay>,
+    /// The paths of ssh-agents outside, and their relays once the sandbox has made its sockets.
+    pub ssh_agents: Vec<PathBuf>,
+    pub ssh_relays: Vec<ssh_agent::relay::Relay>,
+    pub bus: Option<dbus_proxy::Running>,
     /// The netfilter socket of the sandbox's network namespace.
     pub netlink: Option<Netlink>,
     pub log: Log,
@@ -88,11 +96,22 @@ pub fn start(prepared: &Prepared, around: &Surroundings) -> Result<Running> {
             inner: None,
             helpers: Helpers::default(),
             relay: None,
+            ssh_agents: prepared.session.ssh_agents.clone(),
+            ssh_relays: Vec::new(),
+            bus: None,
             netlink: None,
             log: Log::new()?,
             start_by: Some(Instant::now() + LIMIT),
         },
     };
+    let gh = prepared.gh.as_ref();
+    let mut gh = gh
+        .map(|gh| gh::Asked::start(gh, &around.home))
+        .transpose()?;
+    if let Some((program, proxy)) = prepared.dbus_proxy() {
+        let bus = dbus_proxy::Running::start(program, proxy, &starting.running.log)?;
+        starting.running.bus = Some(bus);
+    }
     let inherited = inherited(prepared, sandbox_end)?;
     let netns = match &prepared.firewall {
         Some(firewall) => Some(starting.firewalled(prepared, firewall, around, inherited)?),
@@ -108,6 +127,11 @@ pub fn start(prepared: &Prepared, around: &Surroundings) -> Result<Running> {
         seccomp,
         nofile,
         signals: original,
+        ssh_agents: prepared.session.ssh_agents.len(),
+        secret: match &mut gh {
+            Some(gh) => starting.running.gh_token(gh)?,
+            None => Vec::new(),
+        },
     };
     let bound = serde_json::to_vec(&prepared.bound)?;
     let bound = system::memory_file("claude-isolated-bound", &bound)?;
@@ -125,7 +149,11 @@ fn inherited(prepared: &Prepared, gate: Channel) -> Result<Vec<(OwnedFd, RawFd)>
         (prepared.resolv.as_deref().map(str::as_bytes), fd::RESOLV),
         (bashrc, fd::BASHRC),
     ];
-    for (bytes, number) in files {
+    let browser = &prepared.session.browser;
+    let browser = browser
+        .iter()
+        .map(|number| (Some(BROWSER_TEXT.as_bytes()), *number));
+    for (bytes, number) in files.into_iter().chain(browser) {
         if let Some(bytes) = bytes {
             inherited.push((
                 system::memory_file("claude-isolated", bytes)?.into(),
@@ -297,6 +325,25 @@ impl Running {
             Err(e) => return Err(e).context("poll failed"),
         }
         self.interrupted()
+    }
+
+    /// The variable for what gh answers; it waits for it, and hears signals meanwhile.
+    fn gh_token(&mut self, gh: &mut gh::Asked) -> Result<Vec<(OsString, OsString)>> {
+        const TICK: Duration = Duration::from_millis(20);
+        loop {
+            self.interrupted()?;
+            match gh.token(TICK) {
+                Some(Ok(token)) => return Ok(vec![("GH_TOKEN".into(), token.into())]),
+                Some(Err(why)) => {
+                    say(&format!(
+                        "gh is not logged in inside: `gh auth token` outside: {why}; set GH_TOKEN, or gh = false in \
+                         [sandbox]"
+                    ));
+                    return Ok(Vec::new());
+                }
+                None => {}
+            }
+        }
     }
 
     fn interrupted(&mut self) -> Result<()> {

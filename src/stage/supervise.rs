@@ -15,6 +15,7 @@ use super::plan::{FromInit, FromInner, ToInit};
 use super::start::{LIMIT, Running};
 use super::wire::Received;
 use super::{EXIT_CANNOT_EXECUTE, EXIT_NOT_FOUND, signals};
+use crate::ssh_agent::relay::Relay;
 
 /// How long the program has to end itself after SIGTERM or SIGHUP.
 const GRACE: Duration = Duration::from_secs(3);
@@ -152,7 +153,15 @@ fn wait(running: &mut Running, until: Option<Instant>) -> Result<()> {
     );
     let ours = fds.len();
     let relay = running.relay.iter().flat_map(|relay| relay.interests());
-    fds.extend(relay.map(|(fd, events)| PollFd::new(fd, events)));
+    let agent = running
+        .ssh_relays
+        .iter()
+        .flat_map(|relay| relay.interests());
+    fds.extend(
+        relay
+            .chain(agent)
+            .map(|(fd, events)| PollFd::new(fd, events)),
+    );
     match poll(&mut fds, timeout) {
         Ok(_) | Err(Errno::EINTR) => {}
         Err(e) => return Err(e).context("poll failed"),
@@ -162,6 +171,9 @@ fn wait(running: &mut Running, until: Option<Instant>) -> Result<()> {
         .filter(|fd| fd.any().unwrap_or(false))
         .map(|fd| fd.as_fd().as_raw_fd())
         .collect();
+    for relay in &mut running.ssh_relays {
+        ready.iter().for_each(|fd| relay.ready(*fd));
+    }
     if let Some(relay) = &mut running.relay {
         let now = Instant::now();
         for fd in ready {
@@ -187,7 +199,17 @@ fn from_init(running: &mut Running) -> Result<Option<End>> {
             Received::Message(FromInit::NotExecuted { errno }, _) => {
                 return Ok(Some(End::NotExecuted(Errno::from_raw(errno))));
             }
-            Received::Message(FromInit::Started, _) => running.start_by = None,
+            Received::Message(FromInit::Started, _) => {
+                running.start_by = None;
+                if let Some(bus) = &running.bus {
+                    bus.hide();
+                }
+            }
+            Received::Message(FromInit::SshAgents, fds) => {
+                let relays = fds.into_iter().zip(&running.ssh_agents);
+                let relays = relays.map(|(fd, agent)| Relay::new(fd, agent.clone()));
+                running.ssh_relays = relays.collect::<Result<_>>()?;
+            }
             Received::Message(FromInit::Refused { message }, _) => bail!("{message}"),
             Received::Message(FromInit::Stopped { signal }, _) => stopped = Some(signal),
             Received::Message(FromInit::Continued, _) => stopped = None,

@@ -8,13 +8,16 @@
 mod harness;
 
 mod abstract_sockets;
+mod bus;
 mod claude;
 mod configuration;
 mod controls;
+mod desktop;
 mod dns;
 mod dry_run;
 mod exit_status;
 mod files;
+mod gh;
 mod hosts;
 mod kills;
 mod loopback;
@@ -22,6 +25,8 @@ mod on_block;
 mod process;
 mod reachability;
 mod refusals;
+mod sockets;
+mod ssh;
 mod starts;
 mod syscalls;
 mod terminal;
@@ -48,6 +53,11 @@ const SCENARIOS: &[&[Scenario]] = &[
     starts::ALL,
     workspace::ALL,
     files::ALL,
+    sockets::ALL,
+    ssh::ALL,
+    bus::ALL,
+    gh::ALL,
+    desktop::ALL,
     dry_run::ALL,
     claude::ALL,
     syscalls::ALL,

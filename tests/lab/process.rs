@@ -200,7 +200,10 @@ fn the_environment_is_the_users(desk: &Desk) -> Result<()> {
         text.contains("IS_SANDBOX=1") == (desk.mode == Mode::Root),
         "IS_SANDBOX is for root alone: {text}"
     );
+    // The run-time directory of the sandbox's own, and what tells which address is to be opened outside.
+    let session = ["XDG_RUNTIME_DIR", "BROWSER"];
     let known = ["IS_SANDBOX", "PWD", "SHLVL", "OLDPWD", "_"];
+    let known = [&known[..], &session].concat();
     let new: Vec<String> = names(&text)
         .into_iter()
         .filter(|n| !before.contains(n) && !known.contains(&n.as_str()))

@@ -124,7 +124,7 @@ fn enter_lab(args: &[String]) -> anyhow::Result<ExitCode> {
 }
 
 /// What the lab is made of, with Debian's package of each.
-const TOOLS: [(&str, &str); 10] = [
+const TOOLS: [(&str, &str); 13] = [
     ("unshare", "util-linux"),
     ("nsenter", "util-linux"),
     ("setsid", "util-linux"),
@@ -135,6 +135,9 @@ const TOOLS: [(&str, &str); 10] = [
     ("strace", "strace"),
     ("pasta", "passt"),
     ("bwrap", "bubblewrap"),
+    ("ssh-agent", "openssh-client"),
+    ("dbus-daemon", "dbus-daemon"),
+    ("xdg-dbus-proxy", "xdg-dbus-proxy"),
 ];
 
 fn check_tools() -> anyhow::Result<()> {

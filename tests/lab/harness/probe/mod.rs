@@ -23,6 +23,7 @@ pub fn main(args: &[String]) -> ExitCode {
         ["refused"] => syscalls::refused(),
         ["abstract", name] => syscalls::abstract_socket(name),
         ["abstract-own"] => syscalls::abstract_own(),
+        ["connect", paths @ ..] => system::connect(paths),
         ["foreign", table] => system::foreign(table),
         ["talk"] => session::talk(),
         ["listen", port, mark] => session::listen(port, mark),

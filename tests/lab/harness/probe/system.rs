@@ -42,6 +42,23 @@ pub fn mounts(paths: &[&str]) -> Result<()> {
     Ok(())
 }
 
+/// `PATH reached` or `PATH ERROR` for each socket: reached only where its listener's word comes.
+pub fn connect(paths: &[&str]) -> Result<()> {
+    use std::io::Read;
+    for path in paths {
+        let ask = || -> std::io::Result<String> {
+            let mut word = String::new();
+            std::os::unix::net::UnixStream::connect(path)?.read_to_string(&mut word)?;
+            Ok(word)
+        };
+        match ask() {
+            Ok(word) => println!("{path} {word}"),
+            Err(e) => println!("{path} {:?}", e.kind()),
+        }
+    }
+    Ok(())
+}
+
 /// Calls that succeed for an ordinary user when no filter forbids them (but for TIOCSTI, whose descriptor is no terminal).
 /// Prints `NAME ok` or `NAME ERRNO`.
 pub fn calls() -> Result<()> {
