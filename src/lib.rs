@@ -6,6 +6,7 @@
 
 pub mod cli;
 pub mod config;
+pub mod ctl;
 pub mod dest;
 pub mod dns;
 pub mod host;

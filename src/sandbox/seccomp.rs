@@ -48,6 +48,32 @@ const DENIED: &[&str] = &[
 /// Architectures that the list was made for; others have system calls that do not mean the same.
 pub const ARCHITECTURES: &[&str] = &["x86_64", "aarch64"];
 
+/// A system call that the filter refuses whatever its arguments are.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Refused {
+    pub name: &'static str,
+    /// Of this architecture.
+    pub number: i32,
+    pub errno: i32,
+}
+
+/// What [`filter`] refuses whole, on this architecture.
+pub fn refused() -> Vec<Refused> {
+    let denied = DENIED.iter().map(|name| (*name, libc::EPERM));
+    denied
+        .chain([("clone3", libc::ENOSYS)])
+        .filter_map(|(name, errno)| {
+            let number = i32::from(ScmpSyscall::from_name(name).ok()?);
+            // Negative: libseccomp's numbers of calls that only other architectures have.
+            (number >= 0).then_some(Refused {
+                name,
+                number,
+                errno,
+            })
+        })
+        .collect()
+}
+
 /// Compiles the filter into the bytes that bwrap's `--seccomp` reads (an array of `struct sock_filter`).
 ///
 /// Any other architecture's calls, x32's among them, kill the process. `ioctl` with TIOCSTI or TIOCLINUX, which push

@@ -280,7 +280,7 @@ fn choose_way(netns: Netns) -> Way {
 
 /// A line when the host does not let the user ping (icmp(7), `ping_group_range`): pasta sends the sandbox's echo
 /// requests in the user's name.
-fn ping_excluded() -> Option<String> {
+pub fn ping_excluded() -> Option<String> {
     let range = std::fs::read_to_string("/proc/sys/net/ipv4/ping_group_range").ok()?;
     let mut bounds = range.split_whitespace().map(|bound| bound.parse::<u32>());
     let (low, high) = (bounds.next()?.ok()?, bounds.next()?.ok()?);

@@ -10,6 +10,8 @@ mod harness;
 mod claude;
 mod configuration;
 mod controls;
+mod ctl_check;
+mod ctl_verify;
 mod dns;
 mod dry_run;
 mod exit_status;
@@ -31,6 +33,8 @@ use harness::Scenario;
 
 const SCENARIOS: &[&[Scenario]] = &[
     controls::ALL,
+    ctl_check::ALL,
+    ctl_verify::ALL,
     reachability::ALL,
     on_block::ALL,
     loopback::ALL,
