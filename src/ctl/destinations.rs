@@ -22,12 +22,16 @@ pub struct Target {
     pub rule: String,
     pub address: IpAddr,
     pub port: u16,
+    /// Whether it is one host's address: no stream leads to many.
+    pub one_host: bool,
 }
 
 /// The destinations that are blocked, each once: hosts beside this one in every attached network, its broadcast
 /// address, gateways, and samples of private, link-local, multicast and translated addresses.
 pub fn targets(policy: &Policy, network: &Network, attached: &[Attached]) -> Vec<Target> {
     let mut found: Vec<Target> = Vec::new();
+    let mut broadcasts: Vec<IpAddr> = attached.iter().filter_map(|a| broadcast(a.net)).collect();
+    broadcasts.push(Ipv4Addr::BROADCAST.into());
     for (address, port) in candidates(network, attached) {
         let asked = [Some((Proto::Udp, port)), Some((Proto::Tcp, port)), None];
         let verdicts = asked.map(|service| policy.decide(address, service).0);
@@ -39,6 +43,7 @@ pub fn targets(policy: &Policy, network: &Network, attached: &[Attached]) -> Vec
             rule: policy.decide(address, asked[0]).1.name.clone(),
             address,
             port,
+            one_host: !address.is_multicast() && !broadcasts.contains(&address),
         });
     }
     found
@@ -48,11 +53,7 @@ fn candidates(network: &Network, attached: &[Attached]) -> Vec<(IpAddr, u16)> {
     let mut all: Vec<(IpAddr, u16)> = Vec::new();
     for net in attached.iter().map(|a| a.net).take(MAX_ATTACHED) {
         all.extend(neighbours(net, network).into_iter().map(|a| (a, DISCARD)));
-        if let IpNetwork::V4(net) = net
-            && net.prefix() < 31
-        {
-            all.push((net.broadcast().into(), DISCARD));
-        }
+        all.extend(broadcast(net).map(|a| (a, DISCARD)));
     }
     let hops = network.routes.iter().flat_map(|route| &route.hops);
     all.extend(hops.filter_map(|hop| hop.gateway).map(|a| (a, DISCARD)));
@@ -62,6 +63,13 @@ fn candidates(network: &Network, attached: &[Attached]) -> Vec<(IpAddr, u16)> {
             .filter_map(|(text, port)| Some((text.parse().ok()?, *port))),
     );
     all
+}
+
+fn broadcast(net: IpNetwork) -> Option<IpAddr> {
+    match net {
+        IpNetwork::V4(net) if net.prefix() < 31 => Some(net.broadcast().into()),
+        _ => None,
+    }
 }
 
 /// The addresses next to those that the host has in `net`; where it has none there, the first one.

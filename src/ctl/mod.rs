@@ -6,7 +6,9 @@ pub mod battery;
 pub mod check;
 mod child;
 pub mod destinations;
+mod facts;
 pub mod report;
+mod services;
 mod terminal;
 pub mod verify;
 

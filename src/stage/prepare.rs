@@ -180,6 +180,8 @@ pub fn prepare(launch: &Launch, around: &Surroundings) -> Result<Prepared> {
     let mut protected = launch.config_files.clone();
     protected.extend(around.config_dirs.iter().cloned());
     protected.push(around.self_exe.clone());
+    let ctl = around.self_exe.with_file_name("claude-isolatedctl");
+    protected.extend(ctl.exists().then_some(ctl));
     if let Some(launch::PolicyName::File(file)) = launch.firewall.as_ref().map(|f| &f.policy) {
         protected.push(file.clone());
     }

@@ -52,14 +52,6 @@ pub fn checks(facts: &Facts) -> Vec<Check> {
     let mut files = [paths(FILES), home(HOME_FILES)].concat();
     directories.extend(facts.protected_directories.iter().cloned());
     files.extend(facts.protected_files.iter().cloned());
-    // Programs are started from their directories: neither may be replaced.
-    directories.extend(
-        std::env::current_exe()
-            .ok()
-            .as_deref()
-            .and_then(Path::parent)
-            .map(Path::to_path_buf),
-    );
     for list in [&mut directories, &mut files] {
         list.sort();
         list.dedup();
@@ -82,7 +74,18 @@ pub fn checks(facts: &Facts) -> Vec<Check> {
             write(file),
         )
     });
-    created.chain(written).collect()
+    let moved = facts.kept.iter().map(|file| {
+        let tried = format!("move {} away", file.display());
+        // A mount point cannot be moved, whatever its directory is.
+        let (result, name) = (moved_away(file), format!("move {}", file.display()));
+        match &result {
+            Err(e) if errno(e) == Errno::EBUSY => {
+                Check::new(name, tried, "EBUSY, EROFS or ENOENT", "EBUSY", true)
+            }
+            _ => read_only(&name, tried, file, result),
+        }
+    });
+    created.chain(written).chain(moved).collect()
 }
 
 /// That it is somebody else's, or is being executed, is not enough: the file system itself has to be read-only, or the
@@ -109,6 +112,14 @@ fn create(dir: &Path) -> io::Result<()> {
         .create_new(true)
         .open(&file)?;
     fs::remove_file(&file)
+}
+
+/// And back, where that is possible.
+fn moved_away(file: &Path) -> io::Result<()> {
+    let mut aside = file.as_os_str().to_os_string();
+    aside.push(".claude-isolated-verify");
+    fs::rename(file, &aside)?;
+    fs::rename(&aside, file)
 }
 
 /// Opens only: nothing is written.

@@ -13,7 +13,7 @@ pub use open_ports::routes;
 
 use std::collections::BTreeMap;
 use std::ffi::OsString;
-use std::net::SocketAddr;
+use std::net::{SocketAddr, TcpListener};
 use std::path::PathBuf;
 
 use anyhow::{Context, Result, bail};
@@ -30,9 +30,15 @@ pub struct Facts {
     /// Inodes of the caller's namespaces by their names in `/proc/self/ns`.
     pub namespaces: BTreeMap<String, u64>,
     pub home: PathBuf,
-    /// Of the sandbox's program and its configuration; none of them need exist.
+    /// Where configuration lies, and what the sandbox's own command line says is read-only; none need exist.
     pub protected_directories: Vec<PathBuf>,
     pub protected_files: Vec<PathBuf>,
+    /// Files in whose place no other may be put.
+    pub kept: Vec<PathBuf>,
+    /// Sockets of the host that the sandbox does not show.
+    pub sockets: Vec<PathBuf>,
+    /// A port for the sandbox to listen on, which is free on the host.
+    pub listen: u16,
     pub desk: Desk,
     pub targets: Vec<Target>,
     /// Whether the host has a route to the internet, by family.
@@ -66,6 +72,16 @@ pub fn main(args: &[OsString]) -> Result<bool> {
 
 fn run(facts: &Facts) -> Result<Vec<Check>> {
     let mut checks = identity::checks(facts)?;
+    let listener = TcpListener::bind(("::", facts.listen))
+        .or_else(|_| TcpListener::bind(("0.0.0.0", facts.listen)));
+    checks.push(Check::equal(
+        "listening",
+        "listen on a port, for the caller to try",
+        "success",
+        listener
+            .as_ref()
+            .map_or_else(|e| format!("{:?}", errno(e)), |_| "success".into()),
+    ));
     checks.extend(calls::checks()?);
     checks.extend(foreign::checks()?);
     checks.extend(files::checks(facts));

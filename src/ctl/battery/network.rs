@@ -57,13 +57,9 @@ pub fn checks(facts: &Facts) -> Result<Vec<Check>> {
             checks.push(trial.echo(target));
         }
     }
-    let unicast = |target: &&Target| match target.address {
-        IpAddr::V4(v4) => !v4.is_multicast() && !v4.is_broadcast(),
-        IpAddr::V6(v6) => !v6.is_multicast(),
-    };
-    let streams: Vec<&Target> = facts.targets.iter().filter(unicast).collect();
+    let streams = facts.targets.iter().filter(|target| target.one_host);
     let allowed = |target: &Target| trial.persist || dropped.contains(&target);
-    let (tried, left): (Vec<&Target>, Vec<&Target>) = streams.into_iter().partition(|t| allowed(t));
+    let (tried, left): (Vec<&Target>, Vec<&Target>) = streams.partition(|t| allowed(t));
     checks.extend(trial.streams(&tried, facts.reject)?);
     for target in left {
         checks.push(stream_check(target, facts.reject, "not sent", false));

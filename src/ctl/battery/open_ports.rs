@@ -4,7 +4,10 @@ use std::io::{self, Read, Write};
 use std::net::{SocketAddr, TcpStream, UdpSocket};
 use std::os::linux::net::SocketAddrExt;
 use std::os::unix::net::{SocketAddr as UnixAddr, UnixStream};
+use std::path::Path;
 use std::time::Duration;
+
+use nix::errno::Errno;
 
 use super::{Facts, errno};
 use crate::ctl::report::Check;
@@ -31,6 +34,7 @@ pub fn checks(facts: &Facts) -> Vec<Check> {
         .map(drop);
     let tried = "connect to an abstract socket of the host";
     checks.push(closed("abstract socket", tried.into(), abstract_socket));
+    checks.extend(facts.sockets.iter().map(|path| hidden(path)));
     checks.push(interfaces());
     checks.push(resolv_conf());
     let relay = SocketAddr::from((dns::ADDRESS, dns::PORT));
@@ -86,6 +90,24 @@ fn closed(name: &str, tried: String, result: io::Result<()>) -> Check {
         .as_ref()
         .map_or_else(described, |()| "reached".into());
     Check::new(name, tried, "ECONNREFUSED", got, ok)
+}
+
+fn hidden(path: &Path) -> Check {
+    let result = UnixStream::connect(path).map(drop);
+    let ok = result
+        .as_ref()
+        .is_err_and(|e| [Errno::ENOENT, Errno::ENOTDIR, Errno::EACCES].contains(&errno(e)));
+    let got = result
+        .as_ref()
+        .map_or_else(described, |()| "reached".into());
+    let tried = format!("connect to {}", path.display());
+    Check::new(
+        format!("socket {}", path.display()),
+        tried,
+        "ENOENT",
+        got,
+        ok,
+    )
 }
 
 fn described(e: &io::Error) -> String {
