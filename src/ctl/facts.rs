@@ -66,9 +66,11 @@ pub fn read(options: &[OsString], program: &Path, desk: Desk) -> Result<Facts> {
     protected_files.extend(std::env::current_exe());
     let kept = protected_files.clone();
     for (from, to) in mounts.read_only() {
-        match from.is_dir() {
-            true => protected_directories.push(to.into()),
-            false => protected_files.push(to.into()),
+        // Devices and sockets can be written on a read-only file system; they are looked at as such.
+        match from.metadata() {
+            Ok(meta) if meta.is_dir() => protected_directories.push(to.into()),
+            Ok(meta) if meta.is_file() => protected_files.push(to.into()),
+            _ => {}
         }
     }
     let sockets = std::fs::read_to_string("/proc/self/net/unix").unwrap_or_default();

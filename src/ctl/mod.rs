@@ -68,7 +68,7 @@ fn command() -> Command {
     let options = Arg::new("options")
         .last(true)
         .num_args(0..)
-        .value_name("OPTIONS")
+        .value_name("LAUNCH_OPTIONS")
         .value_parser(value_parser!(OsString))
         .help("Options of claude-isolated for the sandbox that is verified");
     Command::new("claude-isolatedctl")

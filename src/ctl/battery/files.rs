@@ -80,13 +80,15 @@ pub fn checks(facts: &Facts) -> Vec<Check> {
         let (result, name) = (moved_away(file), format!("move {}", file.display()));
         match &result {
             Err(e) if errno(e) == Errno::EBUSY => {
-                Check::new(name, tried, "EBUSY, EROFS or ENOENT", "EBUSY", true)
+                Check::new(name, tried, READ_ONLY, "EBUSY: a mount point", true)
             }
             _ => read_only(&name, tried, file, result),
         }
     });
     created.chain(written).chain(moved).collect()
 }
+
+const READ_ONLY: &str = "find it read-only, or absent";
 
 /// That it is somebody else's, or is being executed, is not enough: the file system itself has to be read-only, or the
 /// place absent.
@@ -102,7 +104,7 @@ fn read_only(name: &str, tried: String, path: &Path, result: io::Result<()>) -> 
             errno => (format!("{errno:?}, and it is not read-only"), false),
         },
     };
-    Check::new(name, tried, "EROFS or ENOENT", got, ok)
+    Check::new(name, tried, READ_ONLY, got, ok)
 }
 
 fn create(dir: &Path) -> io::Result<()> {
