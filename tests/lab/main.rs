@@ -10,6 +10,7 @@ mod harness;
 mod claude;
 mod configuration;
 mod controls;
+mod ctl_can_fail;
 mod ctl_check;
 mod ctl_verify;
 mod dns;
@@ -35,6 +36,7 @@ const SCENARIOS: &[&[Scenario]] = &[
     controls::ALL,
     ctl_check::ALL,
     ctl_verify::ALL,
+    ctl_can_fail::ALL,
     reachability::ALL,
     on_block::ALL,
     loopback::ALL,
