@@ -3,9 +3,11 @@
 //! Data flows one way: [`cli`] and [`config`] give a [`launch::Launch`], [`host`] says what the host is attached to,
 //! [`policy`] turns both into ordered rules and an nftables document, [`nf`] turns the document into netlink messages,
 //! [`sandbox`] gives the bwrap command line and the seccomp filter. Only [`stage`] acts on the system.
+//! [`ctl`] is the second binary, `claude-isolatedctl`, which looks at all that from outside and from inside.
 
 pub mod cli;
 pub mod config;
+pub mod ctl;
 pub mod dest;
 pub mod dns;
 pub mod host;

@@ -18,7 +18,7 @@ mod load;
 mod rule;
 mod ruleset;
 mod talk;
-mod uapi;
+pub(crate) mod uapi;
 mod value;
 mod verify;
 

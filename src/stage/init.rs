@@ -105,6 +105,10 @@ fn supervise(
         &signals::block(&[Signal::SIGCHLD])?,
         SfdFlags::SFD_CLOEXEC | SfdFlags::SFD_NONBLOCK,
     )?;
+    let terminal = SignalFd::with_flags(
+        &signals::block(&signals::FROM_TERMINAL)?,
+        SfdFlags::SFD_CLOEXEC | SfdFlags::SFD_NONBLOCK,
+    )?;
     let (default, blocked) = signals::for_program(original)?;
     let child = match spawn::program(command, secret, &default, &blocked)? {
         Ok(child) => child,
@@ -118,6 +122,10 @@ fn supervise(
             return Ok(EXIT_OURS);
         }
     };
+    // What the terminal sent before there was a program: meant for it.
+    while let Some(early) = terminal.read_signal()? {
+        let _ = kill(child, Signal::try_from(early.ssi_signo as i32)?);
+    }
     control.send(&FromInit::Started, &[])?;
     loop {
         let mut fds = [

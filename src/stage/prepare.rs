@@ -215,6 +215,8 @@ pub fn prepare(launch: &Launch, around: &Surroundings) -> Result<Prepared> {
     let mut protected = launch.config_files.clone();
     protected.extend(around.config_dirs.iter().cloned());
     protected.push(around.self_exe.clone());
+    let ctl = around.self_exe.with_file_name("claude-isolatedctl");
+    protected.extend(ctl.exists().then_some(ctl));
     if let Some(launch::PolicyName::File(file)) = launch.firewall.as_ref().map(|f| &f.policy) {
         protected.push(file.clone());
     }
@@ -374,7 +376,7 @@ fn single(net: &IpNetwork) -> bool {
 
 /// A line when the host does not let the user ping (icmp(7), `ping_group_range`): pasta sends the sandbox's echo
 /// requests in the user's name.
-fn ping_excluded() -> Option<String> {
+pub fn ping_excluded() -> Option<String> {
     let range = std::fs::read_to_string("/proc/sys/net/ipv4/ping_group_range").ok()?;
     let mut bounds = range.split_whitespace().map(|bound| bound.parse::<u32>());
     let (low, high) = (bounds.next()?.ok()?, bounds.next()?.ok()?);

@@ -67,11 +67,11 @@ fn watch(running: &mut Running) -> Result<End> {
     // When the program was told to end: from then on its time is limited.
     let mut ending: Option<(i32, Instant)> = None;
     loop {
-        // Before the program's own messages: a signal from before its start never reached it.
-        if let Some(end) = signalled(running, &mut ending)? {
+        // First whether the program runs: it then has had a terminal's signals itself.
+        if let Some(end) = from_init(running)? {
             return Ok(end);
         }
-        if let Some(end) = from_init(running)? {
+        if let Some(end) = signalled(running, &mut ending)? {
             return Ok(end);
         }
         if let Some(reason) = lost(running)? {

@@ -12,6 +12,9 @@ mod bus;
 mod claude;
 mod configuration;
 mod controls;
+mod ctl_can_fail;
+mod ctl_check;
+mod ctl_verify;
 mod desktop;
 mod dns;
 mod dry_run;
@@ -39,6 +42,9 @@ use harness::Scenario;
 
 const SCENARIOS: &[&[Scenario]] = &[
     controls::ALL,
+    ctl_check::ALL,
+    ctl_verify::ALL,
+    ctl_can_fail::ALL,
     reachability::ALL,
     on_block::ALL,
     loopback::ALL,

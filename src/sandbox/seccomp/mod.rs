@@ -11,11 +11,36 @@ use libseccomp::{
 };
 
 use crate::stage::system::memory_file;
-use condition::Compare;
+use condition::{Compare, When};
 use table::{Entry, TABLE};
 
 /// Architectures that the table was made for; others have system calls that do not mean the same.
 pub const ARCHITECTURES: &[&str] = &["x86_64", "aarch64"];
+
+/// A system call that the filter refuses whatever its arguments are.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Refused {
+    pub name: &'static str,
+    /// Of this architecture.
+    pub number: i32,
+    pub errno: i32,
+}
+
+/// What [`filter`] refuses whole, on this architecture, without `nested`.
+pub fn refused() -> Vec<Refused> {
+    let whole = TABLE.iter().filter(|entry| entry.when == When::Always);
+    whole
+        .filter_map(|entry| {
+            let number = i32::from(number(entry).ok()?);
+            // Negative: libseccomp's numbers of calls that only other architectures have.
+            (number >= 0).then_some(Refused {
+                name: entry.call,
+                number,
+                errno: entry.answer(false)?,
+            })
+        })
+        .collect()
+}
 
 /// Compiles the filter into the bytes that bwrap's `--seccomp` reads (an array of `struct sock_filter`).
 ///

@@ -13,6 +13,8 @@ pub const LAB: &str = "/opt/lab/lab";
 pub const PROBE: &str = "/opt/lab/probe";
 /// The program under test.
 pub const PROGRAM: &str = "/opt/claude-isolated/claude-isolated";
+/// Its companion, `claude-isolatedctl`, beside it.
+pub const CTL: &str = "/opt/claude-isolated/claude-isolatedctl";
 /// The real Claude Code as npm installed it, where it is (`scripts/test-setup-claude`).
 pub const CLAUDE: &str = "/opt/claude-code";
 /// The Rust toolchain that runs the tests.
@@ -48,6 +50,10 @@ pub fn lab() -> Result<()> {
         Some(path) => PathBuf::from(path),
         None => PathBuf::from(env!("CARGO_BIN_EXE_claude-isolated")),
     };
+    let ctl = match std::env::var_os("CLAUDE_ISOLATED_TEST_BIN") {
+        Some(_) => program.with_file_name("claude-isolatedctl"),
+        None => PathBuf::from(env!("CARGO_BIN_EXE_claude-isolatedctl")),
+    };
     let pasta = std::env::var_os("CLAUDE_ISOLATED_TEST_PASTA").map(PathBuf::from);
     let own = std::env::current_exe()?;
     tmpfs("/run")?;
@@ -70,6 +76,8 @@ pub fn lab() -> Result<()> {
     fs::hard_link(aside.join("lab/lab"), aside.join("lab/probe"))?;
     fs::copy(&program, aside.join("claude-isolated/claude-isolated"))
         .with_context(|| format!("cannot copy {}", program.display()))?;
+    fs::copy(&ctl, aside.join("claude-isolated/claude-isolatedctl"))
+        .with_context(|| format!("cannot copy {}", ctl.display()))?;
     if let Some(pasta) = &pasta {
         // pasta looks for the variant for the machine's processor by its own real name, and beside it.
         let real = pasta
