@@ -24,7 +24,7 @@ use nftables::stmt::{
 use nftables::types::{NfChainPolicy, NfChainType, NfFamily, NfHook, RejectCode};
 
 use super::embed::{LOCAL_NAT64, LOW_32, derived};
-use super::merge::{Family, Nets, Shape, Span, merge};
+use super::merge::{Family, Shape, Span, merge};
 use super::{Embedded, Match, Policy, Rule, TABLE, Verdict};
 use crate::launch::OnBlock;
 use direction::Direction;

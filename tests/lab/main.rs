@@ -15,6 +15,7 @@ mod dry_run;
 mod exit_status;
 mod files;
 mod hosts;
+mod inbound;
 mod kills;
 mod loopback;
 mod on_block;
@@ -34,6 +35,7 @@ const SCENARIOS: &[&[Scenario]] = &[
     reachability::ALL,
     on_block::ALL,
     loopback::ALL,
+    inbound::ALL,
     dns::ALL,
     hosts::ALL,
     process::ALL,

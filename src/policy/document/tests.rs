@@ -1,3 +1,4 @@
+use super::super::merge::Nets;
 use super::*;
 
 #[test]
