@@ -1,8 +1,11 @@
 //! The nftables document of a policy: one table, a set for each rule and family, a chain for each direction that drops
 //! what no rule takes.
 //!
-//! The input chain is the output chain's mirror, by source address: a port that pasta holds on the host for a datagram
-//! that was once sent is open to everybody there. No connections are tracked; what a rule lets out, it lets back in. A chain with policy drop is closed even while it is half loaded. What the document uses of nftables is little, because
+//! The input chain is the output chain's mirror, by source address: a port that pasta of 2023 holds on the host for a
+//! datagram that was sent from it takes datagrams of the whole LAN. No connections are tracked: whoever may be sent to may
+//! send.
+//!
+//! A chain with policy drop is closed even while it is half loaded. What the document uses of nftables is little, because
 //! another part encodes it to netlink: see `libnftables-json(5)` for the schema.
 
 mod direction;

@@ -17,14 +17,14 @@ use crate::reachability::unique;
 
 pub const ALL: &[Scenario] = &[
     scenario!(a_port_that_was_sent_from_hears_no_blocked_host, EVERYONE),
-    scenario!(reject_drops_what_arrives),
+    scenario!(reject_changes_nothing_of_that),
 ];
 
 fn a_port_that_was_sent_from_hears_no_blocked_host(desk: &Desk) -> Result<()> {
     heard_from_outside(desk, "drop")
 }
 
-fn reject_drops_what_arrives(desk: &Desk) -> Result<()> {
+fn reject_changes_nothing_of_that(desk: &Desk) -> Result<()> {
     heard_from_outside(desk, "reject")
 }
 
