@@ -1,5 +1,7 @@
 //! The policy's nftables document against the real `nft` and the real kernel, in network namespaces of the tests' own.
 
+#[path = "policy_nft/inbound.rs"]
+mod inbound;
 #[path = "policy_nft/packets.rs"]
 mod packets;
 #[path = "policy_nft/samples.rs"]
@@ -15,6 +17,7 @@ use claude_isolated::launch::OnBlock;
 use claude_isolated::policy::{Match, Policy, Verdict, document};
 use serde_json::{Value, json};
 
+use nftables::schema::{NfCmd, NfListObject, NfObject};
 use packets::{Raw, icmp, sctp, tcp, udp};
 use samples::{Random, probes, samples};
 
@@ -96,16 +99,18 @@ fn nft_lists_what_the_document_says() {
         comparable(&mut meant);
         assert_eq!(loaded, meant, "{label}");
 
-        // Every rule of the policy is there, in order, and the chain ends in the default.
-        let mut comments: Vec<&str> = Vec::new();
-        for rule in loaded.as_array().unwrap().iter().map(|o| &o["rule"]) {
-            if rule["chain"] == "output" {
-                comments.push(rule["comment"].as_str().unwrap());
+        // Every rule of the policy is there, in order, and both chains end in the default.
+        for (chain, suffix) in [("output", ""), ("input", ", inbound")] {
+            let mut comments: Vec<&str> = Vec::new();
+            for rule in loaded.as_array().unwrap().iter().map(|o| &o["rule"]) {
+                if rule["chain"] == chain {
+                    comments.push(rule["comment"].as_str().unwrap());
+                }
             }
+            comments.dedup();
+            let names = policy.rules.iter().map(|r| format!("{}{suffix}", r.name));
+            assert_eq!(comments, names.collect::<Vec<_>>(), "{label}");
         }
-        comments.dedup();
-        let names: Vec<&str> = policy.rules.iter().map(|r| r.name.as_str()).collect();
-        assert_eq!(comments, names, "{label}");
         run("nft", "delete table inet claudejail", "");
     }
 }
@@ -134,12 +139,16 @@ fn network() {
     run("nft", "-f -", &quiet);
 }
 
-/// Packets counted for each comment of the base chain.
+/// Packets counted for each comment of the base chain for what leaves.
 fn counters() -> BTreeMap<String, u64> {
+    counters_of("output")
+}
+
+fn counters_of(chain: &str) -> BTreeMap<String, u64> {
     let mut found = BTreeMap::new();
     for object in listed() {
         let rule = &object["rule"];
-        if rule["chain"] != "output" {
+        if rule["chain"] != chain {
             continue;
         }
         let statements = rule["expr"].as_array().unwrap();
@@ -293,11 +302,23 @@ fn a_half_loaded_table_is_closed() {
     let raw = Raw::open();
     let mut document = document(&home_lan());
     let whole = document.objects.to_vec();
+    let is_inbound = |object: &NfObject| matches!(object, NfObject::CmdObject(NfCmd::Add(NfListObject::Rule(r))) if r.chain == "input");
+    let outbound = whole.iter().position(is_inbound).unwrap();
     let internet: IpAddr = "198.18.0.1".parse().unwrap();
+    for missing in (0..10).rev() {
+        document.objects = whole[..outbound - missing].to_vec().into();
+        run("nft", "-j -f -", &serde_json::to_string(&document).unwrap());
+        assert_eq!(raw.send(internet, 64, &udp(53)), missing == 0, "{missing}");
+        run("nft", "delete table inet claudejail", "");
+    }
+    let mut tun = inbound::arrivals();
     for missing in (0..10).rev() {
         document.objects = whole[..whole.len() - missing].to_vec().into();
         run("nft", "-j -f -", &serde_json::to_string(&document).unwrap());
-        assert_eq!(raw.send(internet, 64, &udp(53)), missing == 0, "{missing}");
+        let before = inbound::let_in();
+        tun.arrive(internet, 64, &udp(53));
+        let passed = inbound::let_in() - before;
+        assert_eq!(passed, u64::from(missing == 0), "{missing}");
         run("nft", "delete table inet claudejail", "");
     }
 }

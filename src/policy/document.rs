@@ -1,7 +1,14 @@
-//! The nftables document of a policy: one table, a set for each rule and family, one chain that drops what no rule takes.
+//! The nftables document of a policy: one table, a set for each rule and family, a chain for each direction that drops
+//! what no rule takes.
+//!
+//! The input chain is the output chain's mirror, by source address: a port that pasta of 2023 holds on the host for a
+//! datagram that was sent from it takes datagrams of the whole LAN. No connections are tracked: whoever may be sent to may
+//! send.
 //!
 //! A chain with policy drop is closed even while it is half loaded. What the document uses of nftables is little, because
 //! another part encodes it to netlink: see `libnftables-json(5)` for the schema.
+
+mod direction;
 
 use std::borrow::Cow;
 use std::collections::HashSet;
@@ -20,48 +27,54 @@ use nftables::stmt::{
 use nftables::types::{NfChainPolicy, NfChainType, NfFamily, NfHook, RejectCode};
 
 use super::embed::{LOCAL_NAT64, LOW_32, derived};
-use super::merge::{Family, Nets, Shape, Span, merge};
+use super::merge::{Family, Shape, Span, merge};
 use super::{Embedded, Match, Policy, Rule, TABLE, Verdict};
-use crate::dest::{Proto, Service};
 use crate::launch::OnBlock;
+use direction::Direction;
 
-/// The base chain.
+/// The base chains, by the names of their hooks.
 pub const OUTPUT: &str = "output";
+pub const INPUT: &str = "input";
 /// The regular chain that refuses, with [`OnBlock::Reject`].
 pub const BLOCKED: &str = "blocked";
+/// Behind a rule's name in the comments of [`INPUT`].
+const INBOUND: &str = ", inbound";
 
 /// The whole document, in the order in which nft lists it: table, sets, chains, rules. Every rule of [`OUTPUT`] bears its
-/// policy rule's name as comment, and a counter.
+/// policy rule's name as comment, and a counter; so does its mirror in [`INPUT`], as `NAME, inbound`.
 pub fn document(policy: &Policy) -> Nftables<'static> {
     let mut objects = vec![NfListObject::Table(Table {
         family: NfFamily::INet,
         name: TABLE.into(),
         handle: None,
     })];
-    let mut rules = Vec::new();
     let mut chains = Vec::new();
+    let mut refusing = Vec::new();
     if policy.on_block == OnBlock::Reject {
         chains.push(chain(BLOCKED));
-        rules.extend(refusals());
+        refusing.extend(refusals());
     }
-    chains.push(Chain {
-        _type: Some(NfChainType::Filter),
-        hook: Some(NfHook::Output),
-        prio: Some(0),
-        policy: Some(NfChainPolicy::Drop),
-        ..chain(OUTPUT)
-    });
+    chains.push(base_chain(OUTPUT, NfHook::Output));
+    chains.push(base_chain(INPUT, NfHook::Input));
+    let (mut outbound, mut inbound) = (Vec::new(), Vec::new());
     for rule in &policy.rules {
-        let (sets, lines) = rule_lines(rule);
-        objects.extend(sets.into_iter().map(|s| NfListObject::Set(Box::new(s))));
-        for mut line in lines {
-            line.push(Statement::Counter(Counter::Anonymous(None)));
-            line.push(verdict(rule.verdict, policy.on_block));
-            rules.push(nft_rule(OUTPUT, &rule.name, line));
+        let sets = sets(rule);
+        for line in lines(rule, Direction::Output, &sets) {
+            let end = verdict(rule.verdict, policy.on_block);
+            outbound.push(counted(OUTPUT, &rule.name, line, end));
         }
+        for line in lines(rule, Direction::Input, &sets) {
+            // Whoever was not asked gets no answer.
+            let end = verdict(rule.verdict, OnBlock::Drop);
+            let comment = format!("{}{INBOUND}", rule.name);
+            inbound.push(counted(INPUT, &comment, line, end));
+        }
+        let sets = sets.into_iter().map(|(_, set)| Box::new(set));
+        objects.extend(sets.map(NfListObject::Set));
     }
     objects.extend(chains.into_iter().map(NfListObject::Chain));
-    objects.extend(rules.into_iter().map(NfListObject::Rule));
+    let rules = [refusing, outbound, inbound].into_iter().flatten();
+    objects.extend(rules.map(NfListObject::Rule));
     let add = |object| NfObject::CmdObject(NfCmd::Add(object));
     Nftables {
         objects: objects.into_iter().map(add).collect::<Vec<_>>().into(),
@@ -70,31 +83,11 @@ pub fn document(policy: &Policy) -> Nftables<'static> {
 
 type Line = Vec<Statement<'static>>;
 
-/// The sets that a rule needs, and its matches, one list for each nftables rule.
-fn rule_lines(rule: &Rule) -> (Vec<Set<'static>>, Vec<Line>) {
-    match &rule.matches {
-        Match::Any => (vec![], vec![vec![]]),
-        Match::Loopback => {
-            let oifname = Expression::Named(NamedExpression::Meta(Meta {
-                key: MetaKey::Oifname,
-            }));
-            (vec![], vec![vec![equal(oifname, text("lo"))]])
-        }
-        Match::NeighbourDiscovery => (vec![], neighbour_discovery()),
-        Match::To {
-            nets,
-            service,
-            embedded,
-        } => to(rule, nets, *service, *embedded),
-    }
-}
-
-fn to(
-    rule: &Rule,
-    nets: &Nets,
-    service: Option<Service>,
-    embedded: Embedded,
-) -> (Vec<Set<'static>>, Vec<Line>) {
+/// The sets that a rule needs, for both directions.
+fn sets(rule: &Rule) -> Vec<(Family, Set<'static>)> {
+    let Match::To { nets, embedded, .. } = &rule.matches else {
+        return vec![];
+    };
     let v6: Cow<[Span]> = match embedded {
         Embedded::No => (&nets.v6).into(),
         Embedded::Yes => {
@@ -102,64 +95,50 @@ fn to(
             merge(nets.v6.iter().copied().chain(forms).collect()).into()
         }
     };
-    let mut sets = Vec::new();
-    let mut lines = Vec::new();
-    for (family, spans) in [(Family::V4, &nets.v4[..]), (Family::V6, &v6[..])] {
-        if spans.is_empty() {
-            continue;
-        }
-        let name = set_name(&rule.name, family);
-        let in_set = equal(daddr(family), text(&format!("@{name}")));
-        sets.push(set(name, family, spans));
-        lines.push(
-            std::iter::once(in_set)
-                .chain(service.map(to_port))
-                .collect(),
-        );
-    }
-    if embedded == Embedded::Yes && !nets.v4.is_empty() {
-        let (addr, len) = LOCAL_NAT64;
-        let masked = Expression::BinaryOperation(Box::new(BinaryOperation::AND(
-            daddr(Family::V6),
-            text(&Family::V6.address(LOW_32).to_string()),
-        )));
-        let mut line = vec![
-            equal(daddr(Family::V6), prefix(addr.to_string(), len)),
-            equal(
-                masked,
-                text(&format!("@{}", set_name(&rule.name, Family::V6))),
-            ),
-        ];
-        line.extend(service.map(to_port));
-        lines.push(line);
-    }
-    (sets, lines)
+    [(Family::V4, &nets.v4[..]), (Family::V6, &v6[..])]
+        .into_iter()
+        .filter(|(_, spans)| !spans.is_empty())
+        .map(|(family, spans)| (family, set(set_name(&rule.name, family), family, spans)))
+        .collect()
 }
 
-/// Solicitations to solicited-node multicast and link-local addresses, advertisements to link-local addresses and all
-/// nodes; RFC 4861 4.3, 4.4 and 7.1 (hop limit 255: never forwarded).
-fn neighbour_discovery() -> Vec<Line> {
-    let link_local = || prefix("fe80::".into(), 10);
-    let line = |kind: &str, to: Expression<'static>| {
-        vec![
-            equal(payload("icmpv6", "type"), text(kind)),
-            equal(payload("ip6", "hoplimit"), Expression::Number(255)),
-            equal(daddr(Family::V6), to),
-        ]
+/// The matches of a rule, one list for each nftables rule.
+fn lines(rule: &Rule, direction: Direction, sets: &[(Family, Set<'static>)]) -> Vec<Line> {
+    let (service, embedded) = match &rule.matches {
+        Match::Any => return vec![vec![]],
+        Match::Loopback => return vec![vec![equal(direction.interface(), text("lo"))]],
+        Match::NeighbourDiscovery => return direction.neighbour_discovery(),
+        Match::To {
+            nets,
+            service,
+            embedded,
+        } => (service, *embedded == Embedded::Yes && !nets.v4.is_empty()),
     };
-    vec![
-        line("nd-neighbor-solicit", prefix("ff02::1:ff00:0".into(), 104)),
-        line("nd-neighbor-solicit", link_local()),
-        line("nd-neighbor-advert", link_local()),
-        line("nd-neighbor-advert", text("ff02::1")),
-    ]
+    let mut lines = Vec::new();
+    for (family, set) in sets {
+        let in_set = equal(direction.peer(*family), text(&format!("@{}", set.name)));
+        lines.push(vec![in_set]);
+    }
+    if embedded {
+        let (addr, len) = LOCAL_NAT64;
+        let masked = Expression::BinaryOperation(Box::new(BinaryOperation::AND(
+            direction.peer(Family::V6),
+            text(&Family::V6.address(LOW_32).to_string()),
+        )));
+        let set = set_name(&rule.name, Family::V6);
+        lines.push(vec![
+            equal(direction.peer(Family::V6), prefix(addr.to_string(), len)),
+            equal(masked, text(&format!("@{set}"))),
+        ]);
+    }
+    for line in &mut lines {
+        line.extend(service.map(|s| direction.service(s)));
+    }
+    lines
 }
 
 /// TCP is reset; everything else is told that it is administratively prohibited (RFC 1812 5.2.7.1, RFC 4443 3.1).
 fn refusals() -> impl Iterator<Item = NftRule<'static>> {
-    let l4proto = Expression::Named(NamedExpression::Meta(Meta {
-        key: MetaKey::L4proto,
-    }));
     let reject = |kind, code| {
         Statement::Reject(Some(Reject {
             _type: Some(kind),
@@ -167,7 +146,7 @@ fn refusals() -> impl Iterator<Item = NftRule<'static>> {
         }))
     };
     let tcp = vec![
-        equal(l4proto, text("tcp")),
+        equal(meta(MetaKey::L4proto), text("tcp")),
         reject(RejectType::TCPReset, None),
     ];
     let other = vec![reject(RejectType::ICMPX, Some(RejectCode::AdminProhibited))];
@@ -225,27 +204,6 @@ fn element(shape: Shape) -> Expression<'static> {
     }
 }
 
-fn to_port(service: Service) -> Statement<'static> {
-    let proto = match service.proto {
-        Proto::Tcp => "tcp",
-        Proto::Udp => "udp",
-    };
-    let port = |p: u16| Expression::Number(p.into());
-    let ports = if service.first == service.last {
-        port(service.first)
-    } else {
-        range(port(service.first), port(service.last))
-    };
-    equal(payload(proto, "dport"), ports)
-}
-
-fn daddr(family: Family) -> Expression<'static> {
-    match family {
-        Family::V4 => payload("ip", "daddr"),
-        Family::V6 => payload("ip6", "daddr"),
-    }
-}
-
 fn chain(name: &'static str) -> Chain<'static> {
     Chain {
         family: NfFamily::INet,
@@ -253,6 +211,26 @@ fn chain(name: &'static str) -> Chain<'static> {
         name: name.into(),
         ..Chain::default()
     }
+}
+
+fn base_chain(name: &'static str, hook: NfHook) -> Chain<'static> {
+    Chain {
+        _type: Some(NfChainType::Filter),
+        hook: Some(hook),
+        prio: Some(0),
+        policy: Some(NfChainPolicy::Drop),
+        ..chain(name)
+    }
+}
+
+fn counted(
+    chain: &'static str,
+    comment: &str,
+    mut line: Line,
+    end: Statement<'static>,
+) -> NftRule<'static> {
+    line.extend([Statement::Counter(Counter::Anonymous(None)), end]);
+    nft_rule(chain, comment, line)
 }
 
 fn nft_rule(chain: &'static str, comment: &str, line: Line) -> NftRule<'static> {
@@ -272,6 +250,10 @@ fn equal(left: Expression<'static>, right: Expression<'static>) -> Statement<'st
         right,
         op: Operator::EQ,
     })
+}
+
+fn meta(key: MetaKey) -> Expression<'static> {
+    Expression::Named(NamedExpression::Meta(Meta { key }))
 }
 
 fn payload(protocol: &'static str, field: &'static str) -> Expression<'static> {
@@ -301,45 +283,4 @@ fn range(first: Expression<'static>, last: Expression<'static>) -> Expression<'s
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn names_of_sets() {
-        for (rule, v4) in [
-            ("attached", "attached4"),
-            ("link-local", "link_local4"),
-            ("allow tcp 445", "allow_tcp_445_4"),
-            ("allow udp 5064-5065", "allow_udp_5064_5065_4"),
-            ("net-4", "net_4_4"),
-            ("net", "net4"),
-        ] {
-            assert_eq!(set_name(rule, Family::V4), v4);
-        }
-        assert_eq!(set_name("attached", Family::V6), "attached6");
-    }
-
-    #[test]
-    fn elements_are_prefixes_addresses_and_ranges() {
-        let nets: Nets = ["10.0.1.0/24", "10.0.2.0/24", "10.0.9.0/24", "10.1.1.1"]
-            .iter()
-            .map(|n| n.parse::<ipnetwork::IpNetwork>().unwrap())
-            .collect();
-        let set = serde_json::to_value(set("x4".into(), Family::V4, &nets.v4)).unwrap();
-        assert_eq!(
-            set,
-            serde_json::json!({
-                "family": "inet",
-                "table": "claudejail",
-                "name": "x4",
-                "type": "ipv4_addr",
-                "flags": ["interval"],
-                "elem": [
-                    {"range": ["10.0.1.0", "10.0.2.255"]},
-                    {"prefix": {"addr": "10.0.9.0", "len": 24}},
-                    "10.1.1.1"
-                ]
-            })
-        );
-    }
-}
+mod tests;

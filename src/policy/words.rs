@@ -12,6 +12,7 @@ use crate::launch::OnBlock;
 const SHOWN: usize = 4;
 
 const EMBEDDED: &str = "Blocked IPv4 networks are blocked as IPv6 addresses that stand for them, too (mapped, NAT64, 6to4).\n";
+const INBOUND: &str = "Packets from blocked networks are dropped, too.\n";
 
 /// A rule of `--dry-run=json`. Serialised as `{n, name, match, verdict}`.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
@@ -64,6 +65,9 @@ pub fn table(policy: &Policy) -> String {
     let embedded = |rule: &Rule| matches!(&rule.matches, Match::To { nets, embedded: Embedded::Yes, .. } if !nets.v4.is_empty());
     if policy.rules.iter().any(embedded) {
         text += EMBEDDED;
+    }
+    if policy.rules.iter().any(|r| r.verdict == Verdict::Block) {
+        text += INBOUND;
     }
     text
 }
@@ -265,6 +269,7 @@ mod tests {
 10  broadcast            drop    255.255.255.255
 11  internet             accept  everything else
 Blocked IPv4 networks are blocked as IPv6 addresses that stand for them, too (mapped, NAT64, 6to4).
+Packets from blocked networks are dropped, too.
 "
         );
     }

@@ -22,6 +22,7 @@ mod exit_status;
 mod files;
 mod gh;
 mod hosts;
+mod inbound;
 mod kills;
 mod loopback;
 mod on_block;
@@ -48,6 +49,7 @@ const SCENARIOS: &[&[Scenario]] = &[
     reachability::ALL,
     on_block::ALL,
     loopback::ALL,
+    inbound::ALL,
     dns::ALL,
     hosts::ALL,
     process::ALL,

@@ -216,6 +216,13 @@ pub fn expressions() -> Value {
         vec![eq(masked(ip6("daddr"), "ffff:ffff::"), "64:ff9b::")],
         vec![eq(masked(ip6("daddr"), "::ffff:ffff"), "::a00:1")],
         vec![ne(masked(ip6("saddr"), "ffff::ff"), "fd00::1")],
+        vec![
+            eq(ip6("saddr"), prefix("64:ff9b:1::", 48)),
+            eq(masked(ip6("saddr"), "::ffff:ffff"), "@v6"),
+        ],
+        vec![eq(ip("saddr"), "@v4"), l4("tcp")],
+        vec![eq(ip6("saddr"), "@v6"), l4("udp")],
+        vec![eq(meta("iifname"), "lo")],
         vec![eq(masked(ip("daddr"), "255.255.0.255"), "10.0.0.1")],
         vec![eq(tcp.clone(), 80)],
         vec![eq(tcp.clone(), range(1, 1024)), l4("udp")],

@@ -28,6 +28,7 @@ pub fn main(args: &[String]) -> ExitCode {
         ["talk"] => session::talk(),
         ["listen", port, mark] => session::listen(port, mark),
         ["insist", question, begun, mark] => session::insist(question, begun, mark),
+        ["hear", port, file, asked @ ..] => net::hear(port, file, asked),
         ["send", address, port, text] => net::send(address, port, text),
         _ => Err(anyhow::anyhow!("probe: no such question: {args:?}")),
     };

@@ -1,7 +1,8 @@
 //! Questions to the network.
 
 use std::fmt;
-use std::io::{ErrorKind, Read};
+use std::fs::OpenOptions;
+use std::io::{ErrorKind, Read, Write};
 use std::net::{IpAddr, SocketAddr, TcpStream, UdpSocket};
 use std::os::fd::AsRawFd;
 use std::time::{Duration, Instant};
@@ -16,6 +17,7 @@ use nix::sys::time::TimeVal;
 
 use crate::harness::eventually;
 use crate::harness::network::target;
+use crate::harness::services::UDP_PORT;
 
 /// A lab answers within milliseconds: what takes longer was dropped. Long enough for a SYN's first repetition (1 s), should
 /// a busy machine lose one.
@@ -205,6 +207,31 @@ pub fn send(address: &str, port: &str, text: &str) -> Result<()> {
     match socket.send_to(text.as_bytes(), to) {
         Ok(_) => println!("sent"),
         Err(e) => println!("{}", Answer::from_error(&e)),
+    }
+    Ok(())
+}
+
+/// Asks the UDP services at the addresses `asked` from one port, again and again, and writes whatever comes to that port
+/// to `file`: `ADDRESS TEXT`, one line each.
+pub fn hear(port: &str, file: &str, asked: &[&str]) -> Result<()> {
+    // Dual stack (net.ipv6.bindv6only is 0 in a new namespace).
+    let socket = UdpSocket::bind(("::", port.parse()?))?;
+    socket.set_read_timeout(Some(Duration::from_millis(50)))?;
+    let mut heard = OpenOptions::new().create(true).append(true).open(file)?;
+    let mut buffer = [0; 1500];
+    let begin = Instant::now();
+    while begin.elapsed() < Duration::from_secs(60) {
+        for address in asked {
+            let to = match target(address, UDP_PORT)?.ip() {
+                IpAddr::V4(a) => a.to_ipv6_mapped(),
+                IpAddr::V6(a) => a,
+            };
+            socket.send_to(b"who", (to, UDP_PORT))?;
+        }
+        while let Ok((length, from)) = socket.recv_from(&mut buffer) {
+            let text = String::from_utf8_lossy(&buffer[..length]);
+            writeln!(heard, "{} {text}", from.ip().to_canonical())?;
+        }
     }
     Ok(())
 }
