@@ -136,6 +136,23 @@ impl Desk {
         Answers::parse(&self.probe(options, &args)?)
     }
 
+    /// The same from a start that says one line, with `said` in it.
+    pub fn reach_and_hear(
+        &self,
+        options: &[&str],
+        targets: &[String],
+        said: &str,
+    ) -> Result<Answers> {
+        let targets: Vec<&str> = targets.iter().map(String::as_str).collect();
+        let done = self.run(&[options, &["-x", PROBE, "reach"], &targets].concat())?;
+        ensure!(
+            done.stderr.lines().count() == 1 && done.stderr.contains(said),
+            "{said:?} is not what it said: {}",
+            done.stderr
+        );
+        Answers::parse(&done.ok()?)
+    }
+
     /// What each target answers when the desktop user asks, without a sandbox.
     pub fn reach_outside(&self, targets: &[String]) -> Result<Answers> {
         Answers::parse(&run(self.user(PROBE).arg("reach").args(targets), LIMIT)?.ok()?)

@@ -11,6 +11,7 @@ use std::time::Duration;
 use anyhow::{Result, bail};
 use nix::errno::Errno;
 use nix::libc;
+use nix::poll::{PollFd, PollFlags, ppoll};
 use nix::sys::signal::{SaFlags, SigAction, SigHandler, SigSet, Signal, kill, sigaction};
 use nix::unistd::{Pid, getpid, read};
 
@@ -28,12 +29,13 @@ const NOTED: [Signal; 3] = [Signal::SIGINT, Signal::SIGQUIT, Signal::SIGWINCH];
 /// Handles SIGINT, SIGQUIT and SIGWINCH by saying so. Lines: `ask QUESTION`, `size`, `stop-self`, `stop-group`,
 /// `end STATUS`; each answer is in angle brackets, so that it is not the terminal's echo.
 pub fn talk() -> Result<()> {
-    // Without SA_RESTART: the read below returns and the signal is said at once.
+    // Without SA_RESTART: the wait below returns and the signal is said at once.
     let action = SigAction::new(SigHandler::Handler(note), SaFlags::empty(), SigSet::empty());
     for signal in NOTED {
         // SAFETY: the handler only sets bits of an atomic.
         unsafe { sigaction(signal, &action) }?;
     }
+    NOTED.iter().copied().collect::<SigSet>().thread_block()?;
     say("ready");
     let stdin = std::io::stdin();
     let mut line = Vec::new();
@@ -41,6 +43,13 @@ pub fn talk() -> Result<()> {
         let got = GOT.swap(0, Ordering::SeqCst);
         for signal in NOTED.iter().filter(|s| got & (1 << **s as i32) != 0) {
             say(&format!("got {signal}"));
+        }
+        // The signals arrive here and nowhere else, so that none falls between the look at them and the wait.
+        let mut fds = [PollFd::new(stdin.as_fd(), PollFlags::POLLIN)];
+        match ppoll(&mut fds, None, Some(SigSet::empty())) {
+            Ok(_) => {}
+            Err(Errno::EINTR) => continue,
+            Err(e) => bail!("cannot wait: {e}"),
         }
         let mut byte = [0];
         match read(stdin.as_fd(), &mut byte) {
