@@ -8,6 +8,7 @@ use anyhow::Result;
 
 use crate::launch::Filesystem;
 
+use super::git::{self, Git};
 use super::layout::{Access, Layout, Mount};
 use super::protect::protect;
 use super::toolchains;
@@ -68,7 +69,7 @@ pub struct Facts<'a> {
 }
 
 /// The sandbox's mounts, and one line for each thing that was left out. `Err` where something cannot be protected.
-pub fn layout(facts: &Facts) -> Result<(Layout, Vec<String>)> {
+pub fn layout(facts: &Facts) -> Result<(Layout, Git, Vec<String>)> {
     let mut warnings = Vec::new();
     let mut layout = Layout::default();
     system(&mut layout, facts.home);
@@ -88,6 +89,7 @@ pub fn layout(facts: &Facts) -> Result<(Layout, Vec<String>)> {
             None => {}
         }
     }
+    let git = git::secure(&mut layout, &roots(facts), facts.home, &mut warnings);
     for path in facts.protected {
         protect(&mut layout, path)?;
     }
@@ -98,7 +100,7 @@ pub fn layout(facts: &Facts) -> Result<(Layout, Vec<String>)> {
             to: BASHRC.into(),
         });
     }
-    Ok((layout, warnings))
+    Ok((layout, git, warnings))
 }
 
 fn system(layout: &mut Layout, home: &Path) {
@@ -225,6 +227,18 @@ fn asked_for(layout: &mut Layout, facts: &Facts, warnings: &mut Vec<String>) {
             }
         }
     }
+}
+
+/// Where the user's own work is bound read-write, resolved.
+fn roots(facts: &Facts) -> Vec<PathBuf> {
+    let asked = facts.filesystem.write.iter();
+    let asked = asked.filter_map(|path| path.canonicalize().ok());
+    facts
+        .workspace
+        .map(Path::to_path_buf)
+        .into_iter()
+        .chain(asked)
+        .collect()
 }
 
 /// Whether a real file system is mounted at `path`. Looking into it first triggers an autofs mount; a direct mount

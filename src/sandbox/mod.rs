@@ -2,6 +2,7 @@
 
 pub mod binds;
 pub mod bwrap;
+pub mod git;
 pub mod layout;
 pub mod programs;
 pub mod protect;

@@ -28,19 +28,7 @@ pub fn protect(layout: &mut Layout, path: &Path) -> Result<()> {
     if !layout.writable(&way.end) {
         return Ok(());
     }
-    let root = layout
-        .mount_point(&way.end)
-        .unwrap_or(Path::new("/"))
-        .to_path_buf();
-    let above: Vec<&Path> = way
-        .end
-        .ancestors()
-        .skip(1)
-        .take_while(|dir| *dir != root && dir.starts_with(&root))
-        .collect();
-    for dir in above {
-        layout.bind(dir, Access::ReadWrite);
-    }
+    pin_above(layout, &way.end);
     if way.end.symlink_metadata().is_ok() {
         layout.cover(&way.end, Access::ReadOnly);
     } else {
@@ -48,6 +36,40 @@ pub fn protect(layout: &mut Layout, path: &Path) -> Result<()> {
         layout.push(Mount::Tmpfs(way.end));
     }
     Ok(())
+}
+
+/// Makes the directory `path` a mount point, still writable, that can neither be renamed nor replaced where a read-write
+/// bind shows it. `Err` as with [`protect`].
+pub fn pin(layout: &mut Layout, path: &Path) -> Result<()> {
+    let way = Way::walk(path)?;
+    if let Some(link) = way.links.iter().find(|link| layout.writable(link)) {
+        bail!(
+            "{} is reached through the symbolic link {}, which the sandbox could change",
+            path.display(),
+            link.display()
+        );
+    }
+    if layout.writable(&way.end) {
+        pin_above(layout, &way.end);
+        layout.bind(&way.end, Access::ReadWrite);
+    }
+    Ok(())
+}
+
+/// Every directory above `path`, within the bind that shows it, becomes a mount point.
+fn pin_above(layout: &mut Layout, path: &Path) {
+    let root = layout
+        .mount_point(path)
+        .unwrap_or(Path::new("/"))
+        .to_path_buf();
+    let above: Vec<&Path> = path
+        .ancestors()
+        .skip(1)
+        .take_while(|dir| *dir != root && dir.starts_with(&root))
+        .collect();
+    for dir in above {
+        layout.bind(dir, Access::ReadWrite);
+    }
 }
 
 /// A path followed to its end.

@@ -17,6 +17,7 @@ use crate::host::{Attached, Network, attached, names};
 use crate::launch::{self, Launch, Netns, Program};
 use crate::policy::{Policy, document, ruleset::Ruleset};
 use crate::sandbox::binds::{self, BASHRC, CLAUDE_STATE, Facts, INIT};
+use crate::sandbox::git::Git;
 use crate::sandbox::programs::{self, Needed, missing_message};
 use crate::sandbox::{bwrap, seccomp, workspace};
 
@@ -41,6 +42,8 @@ pub struct Prepared {
     pub program_found: bool,
     pub missing: Vec<Needed>,
     pub warnings: Vec<String>,
+    /// Repositories whose configuration the program can change.
+    pub git: Git,
 }
 
 pub struct Firewall {
@@ -180,13 +183,14 @@ pub fn prepare(launch: &Launch, around: &Surroundings) -> Result<Prepared> {
     let mut protected = launch.config_files.clone();
     protected.extend(around.config_dirs.iter().cloned());
     protected.push(around.self_exe.clone());
+    protected.extend(own_programs(launch, &around.home, found.as_deref()));
     if let Some(launch::PolicyName::File(file)) = launch.firewall.as_ref().map(|f| &f.policy) {
         protected.push(file.clone());
     }
     let ssh_auth_sock = std::env::var_os("SSH_AUTH_SOCK").map(PathBuf::from);
     let claude_config_dir = std::env::var_os("CLAUDE_CONFIG_DIR").map(PathBuf::from);
     let workspace = workspace::workspace(&around.cwd, &around.home);
-    let (layout, left_out) = binds::layout(&Facts {
+    let (layout, git, left_out) = binds::layout(&Facts {
         home: &around.home,
         cwd: &around.cwd,
         path: &around.path,
@@ -238,6 +242,7 @@ pub fn prepare(launch: &Launch, around: &Surroundings) -> Result<Prepared> {
         program_found: found.is_some(),
         missing,
         warnings,
+        git,
     })
 }
 
@@ -292,6 +297,20 @@ fn ping_excluded() -> Option<String> {
     (!inside).then(|| {
         "ping will not work in the sandbox: the host's sysctl net.ipv4.ping_group_range excludes your groups".into()
     })
+}
+
+/// What starts outside of a sandbox and lies where a read-write bind may show it: the user's own programs, unless they
+/// were asked for by exactly that name, and Claude's.
+fn own_programs(launch: &Launch, home: &Path, program: Option<&Path>) -> Vec<PathBuf> {
+    let mut own: Vec<PathBuf> = ["bin", ".local/bin", ".local/share/claude", ".claude/local"]
+        .map(|dir| home.join(dir))
+        .into_iter()
+        .filter(|dir| dir.exists() && !launch.filesystem.write.contains(dir))
+        .collect();
+    if matches!(launch.program, Program::Configured { .. }) {
+        own.extend(program.and_then(|program| program.canonicalize().ok()));
+    }
+    own
 }
 
 /// The line of a missing program; `-x` is no entry here: that one is "not found", as a shell says it.

@@ -14,6 +14,7 @@ mod dns;
 mod dry_run;
 mod exit_status;
 mod files;
+mod git;
 mod hosts;
 mod kills;
 mod loopback;
@@ -45,6 +46,7 @@ const SCENARIOS: &[&[Scenario]] = &[
     starts::ALL,
     workspace::ALL,
     files::ALL,
+    git::ALL,
     dry_run::ALL,
     claude::ALL,
 ];
