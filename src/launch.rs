@@ -12,6 +12,9 @@ use crate::config::{self, Config};
 use crate::dest::Destination;
 
 pub use crate::config::environment::Environment;
+pub use files::Files;
+
+pub mod files;
 
 /// What is to be done. The texts end in a line end and are for stdout.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -30,6 +33,7 @@ pub struct Launch {
     pub firewall: Option<Firewall>,
     pub filesystem: Filesystem,
     pub seccomp: bool,
+    pub files: Files,
     /// Every configuration file that was read, as opened (absolute): kept read-only inside the sandbox.
     pub config_files: Vec<PathBuf>,
     /// One line each, for stderr.
@@ -170,6 +174,7 @@ pub fn resolve(args: Vec<OsString>, env: &Environment, cwd: &Path) -> Result<Req
             nas: config.nas,
         },
         seccomp: config.seccomp,
+        files: config.more,
         config_files: config.files,
         warnings,
     }))

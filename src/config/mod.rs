@@ -11,7 +11,7 @@ use anyhow::{Context, Result};
 use ipnetwork::IpNetwork;
 
 use crate::dest::Destination;
-use crate::launch::{Netns, OnBlock, PolicyName};
+use crate::launch::{Files, Netns, OnBlock, PolicyName};
 use environment::{Environment, expand};
 pub use schema::is_file;
 
@@ -32,6 +32,7 @@ pub struct Config {
     pub read: Vec<PathBuf>,
     pub nas: Option<PathBuf>,
     pub seccomp: bool,
+    pub more: Files,
     pub command: PathBuf,
     pub args: Vec<String>,
     /// The files that were read, in order.
@@ -53,6 +54,7 @@ impl Default for Config {
             read: Vec::new(),
             nas: None,
             seccomp: true,
+            more: Files::default(),
             command: "claude".into(),
             args: vec!["--dangerously-skip-permissions".into()],
             files: Vec::new(),
@@ -133,6 +135,7 @@ impl Config {
             self.nas = nas.0.0.map(|nas| expand(&nas.0, home));
         }
         set(&mut self.seccomp, sandbox.seccomp);
+        set(&mut self.more.git_config, sandbox.git_config);
         set(
             &mut self.command,
             program.command.map(|c| expand(&c.0.0, home)),

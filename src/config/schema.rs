@@ -9,6 +9,7 @@ use ipnetwork::IpNetwork;
 use serde::de::{self, Deserialize, Deserializer, Visitor};
 
 use crate::dest::{self, Destination};
+use crate::launch::files::GitConfig;
 use crate::launch::{Netns, OnBlock};
 
 /// One file. What it does not say is `None` or empty.
@@ -41,9 +42,10 @@ pub struct Filesystem {
 }
 
 #[derive(Debug, Default, serde::Deserialize)]
-#[serde(deny_unknown_fields, default)]
+#[serde(deny_unknown_fields, default, rename_all = "kebab-case")]
 pub struct Sandbox {
     pub seccomp: Option<bool>,
+    pub git_config: Option<GitConfig>,
 }
 
 #[derive(Debug, Default, serde::Deserialize)]

@@ -5,6 +5,7 @@ use std::path::{Path, PathBuf};
 use nix::unistd::{Uid, mkdtemp};
 
 use super::*;
+use crate::launch::files::GitConfig;
 
 /// A private directory with a home in it, removed at the end.
 pub struct Place {
@@ -150,7 +151,7 @@ fn later_files_win_and_lists_add_up() {
         "[firewall]\nenabled = false\npolicy = 'attached'\nallow = ['10.0.0.1']\nhome = ['10.1.0.0/16']\n\
          on-block = 'reject'\nnetns = 'pasta'\n\
          [filesystem]\nwrite = ['~/a']\nread = ['~/b']\nnas = '/mnt/nas'\n\
-         [sandbox]\nseccomp = false\n[program]\ncommand = 'codex'\nargs = ['a', 'b']\n",
+         [sandbox]\nseccomp = false\ngit-config = 'keep'\n[program]\ncommand = 'codex'\nargs = ['a', 'b']\n",
     );
     let system = Config {
         firewall_off: Some(place.env.system_config.clone()),
@@ -163,6 +164,10 @@ fn later_files_win_and_lists_add_up() {
         read: vec![place.env.home.join("b")],
         nas: Some("/mnt/nas".into()),
         seccomp: false,
+        more: Files {
+            git_config: GitConfig::Keep,
+            ..Files::default()
+        },
         command: "codex".into(),
         args: vec!["a".into(), "b".into()],
         files: vec![place.env.system_config.clone()],
@@ -179,7 +184,7 @@ fn later_files_win_and_lists_add_up() {
         "[firewall]\nenabled = true\npolicy = '/p/mine'\nallow = ['10.0.0.2']\nhome = ['10.2.0.0/16']\n\
          on-block = 'drop'\nnetns = 'auto'\n\
          [filesystem]\nwrite = ['~/c']\nread = ['~']\nnas = ''\n\
-         [sandbox]\nseccomp = true\n[program]\ncommand = '~/bin/claude'\nargs = []\n",
+         [sandbox]\nseccomp = true\ngit-config = 'restore'\n[program]\ncommand = '~/bin/claude'\nargs = []\n",
     );
     let meant = Config {
         firewall_off: None,
@@ -195,6 +200,7 @@ fn later_files_win_and_lists_add_up() {
         read: vec![place.env.home.join("b"), place.env.home.clone()],
         nas: None,
         seccomp: true,
+        more: Files::default(),
         command: place.env.home.join("bin/claude"),
         args: vec![],
         ..both

@@ -41,6 +41,7 @@ fn default_launch() -> Launch {
         }),
         filesystem: Filesystem::default(),
         seccomp: true,
+        files: Files::default(),
         config_files: vec![],
         warnings: vec![],
     }

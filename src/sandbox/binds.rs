@@ -63,6 +63,8 @@ pub struct Facts<'a> {
     /// The directory of an ssh-agent's socket.
     pub ssh_auth_sock: Option<&'a Path>,
     pub claude_config_dir: Option<&'a Path>,
+    /// The descriptor with the sandbox's copy of `~/.claude.json`.
+    pub claude_json: Option<RawFd>,
     /// The resolved path of `/etc/resolv.conf`, and the descriptor with the sandbox's own, where it gets one.
     pub resolv: Option<(&'a Path, Option<RawFd>)>,
     pub bashrc: Option<RawFd>,
@@ -88,6 +90,11 @@ pub fn layout(facts: &Facts) -> Result<(Layout, Git, Vec<String>)> {
             None if !layout.shows(path) => layout.bind_existing(path, Access::ReadOnly),
             None => {}
         }
+    }
+    // Not where the user's own is visible: there it can be replaced, or was asked for.
+    let json = facts.home.join(CLAUDE_STATE[1]);
+    if let Some(fd) = facts.claude_json.filter(|_| !layout.shows(&json)) {
+        layout.push(Mount::File { fd, to: json });
     }
     let git = git::secure(&mut layout, &roots(facts), facts.home, &mut warnings);
     for path in facts.protected {
@@ -136,9 +143,7 @@ fn home(layout: &mut Layout, facts: &Facts) {
             layout.bind(&dir, Access::ReadOnly);
         }
     }
-    for path in CLAUDE_STATE {
-        layout.bind_existing(&in_home(path), Access::ReadWrite);
-    }
+    layout.bind_existing(&in_home(CLAUDE_STATE[0]), Access::ReadWrite);
     if let Some(dir) = facts
         .claude_config_dir
         .filter(|dir| dir.is_dir() && !layout.writable(dir))

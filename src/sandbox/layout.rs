@@ -18,6 +18,11 @@ pub enum Mount {
     Dev(PathBuf),
     /// A directory that need not be on the host.
     Dir(PathBuf),
+    /// The bytes of an inherited descriptor, as a file of the sandbox's own that can be replaced: no mount point.
+    File {
+        fd: RawFd,
+        to: PathBuf,
+    },
     /// The bytes of an inherited descriptor, as a read-only file.
     Data {
         fd: RawFd,
@@ -125,6 +130,10 @@ impl Layout {
                 Mount::Proc(to) => args.extend(["--proc".into(), to.into()]),
                 Mount::Dev(to) => args.extend(["--dev".into(), to.into()]),
                 Mount::Dir(to) => args.extend(["--dir".into(), to.into()]),
+                Mount::File { fd, to } => {
+                    let option = ["--perms".into(), "0600".into(), "--file".into()];
+                    args.extend(option.into_iter().chain([fd.to_string().into(), to.into()]));
+                }
                 Mount::Data { fd, to } => {
                     // The default is 0600, which would hide it from a program with another uid.
                     let fd = fd.to_string().into();
@@ -140,7 +149,7 @@ impl Layout {
 impl Mount {
     fn to(&self) -> &Path {
         match self {
-            Mount::Bind { to, .. } | Mount::Data { to, .. } => to,
+            Mount::Bind { to, .. } | Mount::Data { to, .. } | Mount::File { to, .. } => to,
             Mount::Tmpfs(to) | Mount::Proc(to) | Mount::Dev(to) | Mount::Dir(to) => to,
         }
     }

@@ -51,6 +51,7 @@ fn guarded(control: &Channel, command: &[OsString]) -> Result<i32> {
             netns,
             seccomp,
             signals,
+            home,
         },
         _,
     ) = control.receive()?
@@ -58,6 +59,12 @@ fn guarded(control: &Channel, command: &[OsString]) -> Result<i32> {
         return Ok(EXIT_OURS);
     };
     found.check(netns, seccomp)?;
+    if let Some(home) = home {
+        // Before the program can put anything else there.
+        let dir = std::fs::File::open(&home)
+            .with_context(|| format!("cannot open {} in the sandbox", home.display()))?;
+        control.send(&FromInit::Home, &[dir.as_fd()])?;
+    }
     supervise(control, command, signals)
 }
 

@@ -63,5 +63,5 @@ fn start(launch: &Launch, around: &Surroundings) -> Result<i32> {
         say(warning);
     }
     let running = start::start(&prepared, around)?;
-    supervise::supervise(running, &program)
+    supervise::supervise(running, &prepared, &program)
 }

@@ -2,6 +2,7 @@
 
 use std::ffi::OsString;
 use std::os::fd::RawFd;
+use std::path::PathBuf;
 
 use nftables::schema::Nftables;
 use serde::{Deserialize, Serialize};
@@ -18,6 +19,8 @@ pub mod fd {
     pub const RESOLV: RawFd = 12;
     /// The start file of the `-s` shell.
     pub const BASHRC: RawFd = 13;
+    /// The sandbox's copy of `~/.claude.json`.
+    pub const CLAUDE_JSON: RawFd = 20;
 }
 
 /// Outer to inner, in a memfd (an allowlist may be long).
@@ -73,6 +76,8 @@ pub enum ToInit {
         /// Whether a seccomp filter was promised.
         seccomp: bool,
         signals: Signals,
+        /// The directory to hand out as [`FromInit::Home`].
+        home: Option<PathBuf>,
     },
     /// Pass a signal on to the program.
     Signal(i32),
@@ -85,6 +90,8 @@ pub enum FromInit {
     Refused {
         message: String,
     },
+    /// Beside it: the sandbox's home directory.
+    Home,
     /// The program runs.
     Started,
     /// The program could not be executed: the errno.

@@ -8,12 +8,14 @@ use anyhow::{Context, Result, bail};
 use nftables::schema::Nftables;
 use nix::unistd::{getgid, getgroups, getuid};
 
+use super::claude_json::ClaudeJson;
 use super::plan::fd;
 use super::{namespace, pasta};
 use crate::dest::Allowed;
 use crate::dns::{self, resolv::Resolv};
 use crate::host::uplink::{self, Uplink};
 use crate::host::{Attached, Network, attached, names};
+use crate::launch::files::GitConfig;
 use crate::launch::{self, Launch, Netns, Program};
 use crate::policy::{Policy, document, ruleset::Ruleset};
 use crate::sandbox::binds::{self, BASHRC, CLAUDE_STATE, Facts, INIT};
@@ -44,6 +46,9 @@ pub struct Prepared {
     pub warnings: Vec<String>,
     /// Repositories whose configuration the program can change.
     pub git: Git,
+    pub keep_git_config: bool,
+    /// Where the sandbox gets a copy of it.
+    pub claude_json: Option<ClaudeJson>,
 }
 
 pub struct Firewall {
@@ -190,6 +195,7 @@ pub fn prepare(launch: &Launch, around: &Surroundings) -> Result<Prepared> {
     let ssh_auth_sock = std::env::var_os("SSH_AUTH_SOCK").map(PathBuf::from);
     let claude_config_dir = std::env::var_os("CLAUDE_CONFIG_DIR").map(PathBuf::from);
     let workspace = workspace::workspace(&around.cwd, &around.home);
+    let claude_json = ClaudeJson::read(&around.home);
     let (layout, git, left_out) = binds::layout(&Facts {
         home: &around.home,
         cwd: &around.cwd,
@@ -204,6 +210,7 @@ pub fn prepare(launch: &Launch, around: &Surroundings) -> Result<Prepared> {
             .filter(|sock| sock.exists())
             .and_then(Path::parent),
         claude_config_dir: claude_config_dir.as_deref(),
+        claude_json: claude_json.as_ref().map(|_| fd::CLAUDE_JSON),
         resolv: resolv_conf
             .as_ref()
             .ok()
@@ -211,6 +218,9 @@ pub fn prepare(launch: &Launch, around: &Surroundings) -> Result<Prepared> {
         bashrc: shell.then_some(fd::BASHRC),
     })?;
     warnings.extend(left_out);
+    let claude_json = claude_json.filter(|json| {
+        layout.mount_point(&json.path) == Some(&json.path) && !layout.shows(&json.path)
+    });
     let chdir = if layout.shows(&around.cwd) {
         &around.cwd
     } else {
@@ -243,6 +253,8 @@ pub fn prepare(launch: &Launch, around: &Surroundings) -> Result<Prepared> {
         missing,
         warnings,
         git,
+        keep_git_config: launch.files.git_config == GitConfig::Keep,
+        claude_json,
     })
 }
 

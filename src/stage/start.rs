@@ -4,6 +4,7 @@
 
 use std::fmt;
 use std::os::fd::{AsFd, BorrowedFd, FromRawFd, IntoRawFd, OwnedFd, RawFd};
+use std::path::Path;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail};
@@ -19,6 +20,7 @@ use super::helpers::{Helpers, how};
 use super::plan::{FromInner, Plan, Signals, Start, ToInit, ToInner, fd};
 use super::prepare::{BASHRC_TEXT, Firewall, Prepared, Surroundings, Way};
 use super::spawn::{self, Log};
+use super::watching::Watching;
 use super::wire::{Channel, Received};
 use super::{pasta, say, signals, system};
 use crate::dns::relay::Relay;
@@ -63,6 +65,7 @@ pub struct Running {
     pub log: Log,
     /// Until when the program has to run; `None` once it does.
     pub start_by: Option<Instant>,
+    pub watching: Watching,
 }
 
 /// Starts everything and opens the gate.
@@ -87,6 +90,7 @@ pub fn start(prepared: &Prepared, around: &Surroundings) -> Result<Running> {
             netlink: None,
             log: Log::new()?,
             start_by: Some(Instant::now() + LIMIT),
+            watching: Watching::start(prepared),
         },
     };
     let inherited = inherited(prepared, sandbox_end)?;
@@ -103,6 +107,11 @@ pub fn start(prepared: &Prepared, around: &Surroundings) -> Result<Running> {
         netns,
         seccomp,
         signals: original,
+        home: prepared
+            .claude_json
+            .as_ref()
+            .and_then(|json| json.path.parent())
+            .map(Path::to_path_buf),
     };
     // Where the sandbox has ended already, the supervisor says why.
     let _ = starting.running.gate.send(&go, &[]);
@@ -117,6 +126,10 @@ fn inherited(prepared: &Prepared, gate: Channel) -> Result<Vec<(OwnedFd, RawFd)>
         (prepared.seccomp.as_deref(), fd::SECCOMP),
         (prepared.resolv.as_deref().map(str::as_bytes), fd::RESOLV),
         (bashrc, fd::BASHRC),
+        (
+            prepared.claude_json.as_ref().map(|json| &json.text[..]),
+            fd::CLAUDE_JSON,
+        ),
     ];
     for (bytes, number) in files {
         if let Some(bytes) = bytes {

@@ -11,6 +11,7 @@ use nix::sys::signal::Signal;
 
 use super::helpers::how;
 use super::plan::{FromInit, FromInner, ToInit};
+use super::prepare::Prepared;
 use super::start::{LIMIT, Running};
 use super::wire::Received;
 use super::{EXIT_CANNOT_EXECUTE, EXIT_NOT_FOUND, signals};
@@ -26,8 +27,10 @@ enum End {
 }
 
 /// Runs until the program has ended; gives the exit status. `program` is its name in messages.
-pub fn supervise(mut running: Running, program: &str) -> Result<i32> {
-    let end = watch(&mut running)?;
+pub fn supervise(mut running: Running, prepared: &Prepared, program: &str) -> Result<i32> {
+    let end = watch(&mut running, prepared);
+    running.watching.finish();
+    let end = end?;
     match end {
         End::Status(_) | End::NotExecuted(_) => running.helpers.leave(),
         End::Forced(_) => drop(running),
@@ -60,7 +63,7 @@ fn not_executed(errno: Errno) -> String {
     }
 }
 
-fn watch(running: &mut Running) -> Result<End> {
+fn watch(running: &mut Running, prepared: &Prepared) -> Result<End> {
     // When the program was told to end: from then on its time is limited.
     let mut ending: Option<(i32, Instant)> = None;
     loop {
@@ -68,12 +71,12 @@ fn watch(running: &mut Running) -> Result<End> {
         if let Some(end) = signalled(running, &mut ending)? {
             return Ok(end);
         }
-        if let Some(end) = from_init(running)? {
+        if let Some(end) = from_init(running, prepared)? {
             return Ok(end);
         }
         if let Some(reason) = lost(running)? {
             // The end of the sandbox and the program's own may cross.
-            if let Some(end) = from_init(running)? {
+            if let Some(end) = from_init(running, prepared)? {
                 return Ok(end);
             }
             return match ending {
@@ -126,10 +129,15 @@ fn signalled(running: &mut Running, ending: &mut Option<(i32, Instant)>) -> Resu
 /// Sleeps until something happens, and lets the relay work.
 fn wait(running: &mut Running, until: Option<Instant>) -> Result<()> {
     let deadline = running.relay.as_ref().and_then(|relay| relay.deadline());
-    let deadline = [deadline, until, running.start_by]
-        .into_iter()
-        .flatten()
-        .min();
+    let deadline = [
+        deadline,
+        until,
+        running.start_by,
+        running.watching.deadline(),
+    ]
+    .into_iter()
+    .flatten()
+    .min();
     let timeout = deadline.map_or(PollTimeout::NONE, |at| {
         // Rounded up: a wake-up before the time would only be followed by another.
         let left = at.saturating_duration_since(Instant::now()) + Duration::from_millis(1);
@@ -144,6 +152,12 @@ fn wait(running: &mut Running, until: Option<Instant>) -> Result<()> {
             .inner
             .iter()
             .map(|inner| PollFd::new(inner.as_fd(), PollFlags::POLLIN)),
+    );
+    let watching = running.watching.fds();
+    fds.extend(
+        watching
+            .iter()
+            .map(|fd| PollFd::new(*fd, PollFlags::POLLIN)),
     );
     let ours = fds.len();
     let relay = running.relay.iter().flat_map(|relay| relay.interests());
@@ -164,11 +178,12 @@ fn wait(running: &mut Running, until: Option<Instant>) -> Result<()> {
         }
         relay.tick(now);
     }
+    running.watching.tick(Instant::now());
     Ok(())
 }
 
 /// What the sandbox's first process says: the end, where it was one.
-fn from_init(running: &mut Running) -> Result<Option<End>> {
+fn from_init(running: &mut Running, prepared: &Prepared) -> Result<Option<End>> {
     while running.gate.readable(Duration::ZERO)? {
         match running.gate.receive()? {
             Received::Message(FromInit::Exited { status }, _) => {
@@ -180,6 +195,9 @@ fn from_init(running: &mut Running) -> Result<Option<End>> {
             Received::Message(FromInit::NotExecuted { errno }, _) => {
                 return Ok(Some(End::NotExecuted(Errno::from_raw(errno))));
             }
+            Received::Message(FromInit::Home, fds) => running
+                .watching
+                .home(prepared.claude_json.as_ref(), fds.into_iter().next()),
             Received::Message(FromInit::Started, _) => running.start_by = None,
             Received::Message(FromInit::Refused { message }, _) => bail!("{message}"),
             Received::Message(FromInit::Stopped { signal }, _) => {

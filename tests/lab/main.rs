@@ -8,6 +8,7 @@
 mod harness;
 
 mod claude;
+mod claude_json;
 mod configuration;
 mod controls;
 mod dns;
@@ -15,6 +16,7 @@ mod dry_run;
 mod exit_status;
 mod files;
 mod git;
+mod git_config;
 mod hosts;
 mod kills;
 mod loopback;
@@ -49,6 +51,8 @@ const SCENARIOS: &[&[Scenario]] = &[
     git::ALL,
     dry_run::ALL,
     claude::ALL,
+    claude_json::ALL,
+    git_config::ALL,
 ];
 
 fn main() -> ExitCode {

@@ -22,8 +22,9 @@ use crate::config::environment::expand;
 pub struct Git {
     /// Git directories, resolved, whose configuration the program can change.
     pub dirs: Vec<PathBuf>,
-    /// Directories bound read-write that are no repository yet.
-    pub bare: Vec<PathBuf>,
+    /// Directories bound read-write, and every `.git` that lies below them.
+    pub roots: Vec<PathBuf>,
+    pub places: Vec<PathBuf>,
 }
 
 /// Protects every repository below `roots` (resolved, bound read-write), and binds the git directory of a root that is
@@ -45,12 +46,11 @@ pub fn secure(
             continue;
         }
         let places = find::find(root);
-        if !places.contains(&root.join(".git")) {
-            all.git.bare.push(root.to_path_buf());
+        all.git.roots.push(root.to_path_buf());
+        for place in &places {
+            all.repository(place, root);
         }
-        for place in places {
-            all.repository(&place, root);
-        }
+        all.git.places.extend(places);
     }
     all.git
 }

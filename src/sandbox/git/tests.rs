@@ -94,14 +94,16 @@ fn a_repository_and_those_below_it_are_pinned_with_read_only_hooks() {
     }
     assert_eq!(place.state(&layout, "ws/vendor"), (true, true));
     assert_eq!(git.dirs.len(), 3);
-    assert!(git.bare.is_empty() && warnings.is_empty(), "{warnings:?}");
+    assert_eq!(git.places.len(), 2);
+    assert!(warnings.is_empty(), "{warnings:?}");
 }
 
 #[test]
-fn a_workspace_without_a_repository_is_told() {
+fn a_workspace_without_a_repository_is_watched() {
     let place = Place::new("none");
     let (_, git, _) = place.secure();
-    assert_eq!(git.bare, [place.at("ws")]);
+    assert_eq!(git.roots, [place.at("ws")]);
+    assert!(git.places.is_empty() && git.dirs.is_empty());
 }
 
 #[test]
