@@ -10,6 +10,7 @@ use crate::cli::{self, DryRun, Options, Parsed};
 use crate::config::environment::FIREWALL_VARIABLE;
 use crate::config::{self, Config};
 use crate::dest::Destination;
+use crate::sandbox::workspace;
 
 pub use crate::config::environment::Environment;
 pub use files::Files;
@@ -112,7 +113,9 @@ pub fn resolve(args: Vec<OsString>, env: &Environment, cwd: &Path) -> Result<Req
         Parsed::Options(options) => options,
     };
     let only = options.config.as_ref().map(|file| cwd.join(file));
-    let mut config = Config::load(env, only.as_deref())?;
+    let home = env.home.canonicalize().unwrap_or_else(|_| env.home.clone());
+    let workspace = workspace::workspace(cwd, &home).unwrap_or_else(|| cwd.into());
+    let mut config = Config::load(env, only.as_deref(), &workspace)?;
     let mut warnings = std::mem::take(&mut config.warnings);
 
     for entry in &options.allow {

@@ -1,7 +1,5 @@
 //! What the program finds of files and environment beyond the binds: settings with one meaning each.
 
-use std::ffi::OsString;
-
 /// As the configuration files say; lists add up.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Files {
@@ -42,5 +40,5 @@ pub struct Variables {
     /// Names, or beginnings of names with `*` at the end, that pass although something removes them.
     pub pass: Vec<String>,
     /// What is set, by name; the last value of a name counts.
-    pub set: Vec<(String, OsString)>,
+    pub set: Vec<(String, String)>,
 }

@@ -8,8 +8,11 @@ use anyhow::Result;
 
 use crate::launch::Filesystem;
 
+use super::cache;
 use super::git::{self, Git};
+use super::hide;
 use super::layout::{Access, Layout, Mount};
+use super::notice::NOTICE;
 use super::protect::protect;
 use super::toolchains;
 
@@ -46,6 +49,25 @@ const PROC_READ_ONLY: &[&str] = &[
     "/proc/fs",
 ];
 
+/// What container runtimes mask, besides (moby's and containerd's default `MaskedPaths`): addresses of the kernel, keys,
+/// timers and measurements of other processes' work.
+const MASKED: &[&str] = &[
+    "/proc/acpi",
+    "/proc/asound",
+    "/proc/interrupts",
+    "/proc/kallsyms",
+    "/proc/kcore",
+    "/proc/key-users",
+    "/proc/keys",
+    "/proc/latency_stats",
+    "/proc/sched_debug",
+    "/proc/scsi",
+    "/proc/timer_list",
+    "/proc/timer_stats",
+    "/sys/devices/virtual/powercap",
+    "/sys/firmware",
+];
+
 /// What the layout is made from. Paths are absolute; `home` and `cwd` are resolved.
 #[derive(Debug)]
 pub struct Facts<'a> {
@@ -68,6 +90,15 @@ pub struct Facts<'a> {
     /// The resolved path of `/etc/resolv.conf`, and the descriptor with the sandbox's own, where it gets one.
     pub resolv: Option<(&'a Path, Option<RawFd>)>,
     pub bashrc: Option<RawFd>,
+    /// Patterns of what reads as empty.
+    pub hide: &'a [String],
+    /// Directories of this program's own, never visible; none need exist.
+    pub own: &'a [PathBuf],
+    /// `$XDG_CACHE_HOME`, and what is bound in its place and in that of other caches.
+    pub cache_home: &'a Path,
+    pub cache: Option<&'a Path>,
+    /// The descriptor with what the program can read about its sandbox.
+    pub notice: RawFd,
 }
 
 /// The sandbox's mounts, and one line for each thing that was left out. `Err` where something cannot be protected.
@@ -80,6 +111,7 @@ pub fn layout(facts: &Facts) -> Result<(Layout, Git, Vec<String>)> {
     }
     home(&mut layout, facts);
     programs(&mut layout, facts);
+    cache::bind(&mut layout, facts.home, facts.cache_home, facts.cache);
     asked_for(&mut layout, facts, &mut warnings);
     if let Some((path, fd)) = facts.resolv {
         match fd {
@@ -100,6 +132,20 @@ pub fn layout(facts: &Facts) -> Result<(Layout, Git, Vec<String>)> {
     for path in facts.protected {
         protect(&mut layout, path)?;
     }
+    let mut bound = roots(facts);
+    let read = facts.filesystem.read.iter();
+    bound.extend(read.filter_map(|path| path.canonicalize().ok()));
+    hide::hide(&mut layout, facts.hide, &bound, &mut warnings);
+    for dir in facts.own {
+        hide::mask(&mut layout, dir);
+    }
+    // In the host's own /run there is no place for it.
+    if !layout.shows(Path::new("/run")) {
+        layout.push(Mount::Data {
+            fd: facts.notice,
+            to: NOTICE.into(),
+        });
+    }
     layout.bind_at(facts.self_exe, Path::new(INIT), Access::ReadOnly);
     if let Some(fd) = facts.bashrc {
         layout.push(Mount::Data {
@@ -119,6 +165,12 @@ fn system(layout: &mut Layout, home: &Path) {
     layout.push(Mount::Proc("/proc".into()));
     for path in PROC_READ_ONLY {
         layout.bind_existing(Path::new(path), Access::ReadOnly);
+    }
+    for path in MASKED.iter().map(Path::new).filter(|path| path.exists()) {
+        layout.push(match path.is_dir() {
+            true => Mount::Tmpfs(path.into()),
+            false => Mount::Null(path.into()),
+        });
     }
     layout.push(Mount::Tmpfs("/tmp".into()));
     layout.push(Mount::Tmpfs("/var/tmp".into()));

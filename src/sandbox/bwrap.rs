@@ -16,6 +16,7 @@ pub struct Inputs<'a> {
     pub gid: u32,
     pub chdir: &'a Path,
     pub seccomp: bool,
+    pub unsetenv: &'a [OsString],
     pub setenv: &'a [(&'a str, &'a str)],
     /// The program and its arguments.
     pub command: &'a [OsString],
@@ -27,6 +28,9 @@ pub struct Inputs<'a> {
 pub fn argv(inputs: &Inputs) -> Vec<OsString> {
     let mut argv: Vec<OsString> = vec![inputs.bwrap.into()];
     argv.extend(inputs.layout.args());
+    for name in inputs.unsetenv {
+        argv.extend(["--unsetenv".into(), name.clone()]);
+    }
     for (name, value) in inputs.setenv {
         argv.extend(["--setenv".into(), name.into(), value.into()]);
     }
@@ -69,13 +73,14 @@ mod tests {
             gid: 100,
             chdir: Path::new("/w"),
             seccomp: true,
+            unsetenv: &["SECRET".into()],
             setenv: &[("IS_SANDBOX", "1")],
             command: &["/usr/bin/claude".into(), "-p".into()],
         });
         let argv: Vec<&str> = argv.iter().map(|arg| arg.to_str().unwrap()).collect();
         assert_eq!(
             argv.join(" "),
-            "/usr/bin/bwrap --ro-bind /usr /usr --setenv IS_SANDBOX 1 --unshare-user --uid 1000 --gid 100 \
+            "/usr/bin/bwrap --ro-bind /usr /usr --unsetenv SECRET --setenv IS_SANDBOX 1 --unshare-user --uid 1000 --gid 100 \
              --unshare-pid --unshare-ipc --unshare-uts --as-pid-1 --die-with-parent --cap-drop ALL --seccomp 11 \
              --chdir /w -- /.claude-isolated/init --__init /usr/bin/claude -p"
         );

@@ -7,6 +7,7 @@ use std::ffi::OsStr;
 use std::path::{Component, Path, PathBuf};
 
 use anyhow::{Result, bail};
+use nix::unistd::{AccessFlags, access};
 
 use super::layout::{Access, Layout, Mount};
 
@@ -33,7 +34,13 @@ pub fn protect(layout: &mut Layout, path: &Path) -> Result<()> {
         layout.cover(&way.end, Access::ReadOnly);
     } else {
         // Nothing there yet, and nothing is to come there.
-        layout.push(Mount::Tmpfs(way.end));
+        match way.end.parent() {
+            // No place for a mount: a read-only file system, as a rule.
+            Some(dir) if access(dir, AccessFlags::W_OK).is_err() => {
+                layout.cover(dir, Access::ReadOnly);
+            }
+            _ => layout.push(Mount::Tmpfs(way.end)),
+        }
     }
     Ok(())
 }

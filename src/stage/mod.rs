@@ -11,6 +11,7 @@ pub mod init;
 pub mod inner;
 pub mod namespace;
 pub mod outer;
+pub mod own;
 pub mod pasta;
 pub mod plan;
 pub mod prepare;

@@ -21,6 +21,8 @@ pub mod fd {
     pub const BASHRC: RawFd = 13;
     /// The sandbox's copy of `~/.claude.json`.
     pub const CLAUDE_JSON: RawFd = 20;
+    /// What the program can read about its sandbox.
+    pub const NOTICE: RawFd = 21;
 }
 
 /// Outer to inner, in a memfd (an allowlist may be long).

@@ -10,18 +10,20 @@ use nix::unistd::{getgid, getgroups, getuid};
 
 use super::claude_json::ClaudeJson;
 use super::plan::fd;
-use super::{namespace, pasta};
+use super::{namespace, own, pasta};
+use crate::config::directories::Directories;
 use crate::dest::Allowed;
 use crate::dns::{self, resolv::Resolv};
 use crate::host::uplink::{self, Uplink};
 use crate::host::{Attached, Network, attached, names};
-use crate::launch::files::GitConfig;
+use crate::launch::files::{Cache, GitConfig};
 use crate::launch::{self, Launch, Netns, Program};
-use crate::policy::{Policy, document, ruleset::Ruleset};
+use crate::policy::{Policy, document, ruleset::Ruleset, words};
 use crate::sandbox::binds::{self, BASHRC, CLAUDE_STATE, Facts, INIT};
 use crate::sandbox::git::Git;
+use crate::sandbox::notice::{self, NOTICE};
 use crate::sandbox::programs::{self, Needed, missing_message};
-use crate::sandbox::{bwrap, seccomp, workspace};
+use crate::sandbox::{bwrap, environment, seccomp, workspace};
 
 /// How long names of the allowlist may take to resolve.
 const NAMES: Duration = Duration::from_secs(5);
@@ -47,6 +49,8 @@ pub struct Prepared {
     /// Repositories whose configuration the program can change.
     pub git: Git,
     pub keep_git_config: bool,
+    /// What the program can read about its sandbox.
+    pub notice: Option<String>,
     /// Where the sandbox gets a copy of it.
     pub claude_json: Option<ClaudeJson>,
 }
@@ -90,6 +94,7 @@ pub struct Surroundings {
     pub self_exe: PathBuf,
     /// Where configuration is looked for, whether or not it is there.
     pub config_dirs: Vec<PathBuf>,
+    pub directories: Directories,
 }
 
 impl Surroundings {
@@ -97,6 +102,7 @@ impl Surroundings {
         let environment = launch::Environment::from_process()?;
         let config_dirs = [environment.user_config(), environment.system_config];
         let home = environment.home;
+        let directories = Directories::new(|name| std::env::var_os(name), &home, getuid());
         let self_exe = std::env::current_exe().context("cannot find the path of this program")?;
         if !self_exe.exists() {
             bail!(
@@ -109,6 +115,7 @@ impl Surroundings {
             cwd: std::env::current_dir().context("the current directory cannot be used")?,
             path: std::env::var_os("PATH").unwrap_or_else(|| "/usr/local/bin:/usr/bin:/bin".into()),
             self_exe,
+            directories,
             config_dirs: config_dirs
                 .iter()
                 .filter_map(|file| file.parent())
@@ -188,7 +195,7 @@ pub fn prepare(launch: &Launch, around: &Surroundings) -> Result<Prepared> {
     let mut protected = launch.config_files.clone();
     protected.extend(around.config_dirs.iter().cloned());
     protected.push(around.self_exe.clone());
-    protected.extend(own_programs(launch, &around.home, found.as_deref()));
+    protected.extend(own::programs(launch, &around.home, found.as_deref()));
     if let Some(launch::PolicyName::File(file)) = launch.firewall.as_ref().map(|f| &f.policy) {
         protected.push(file.clone());
     }
@@ -196,6 +203,14 @@ pub fn prepare(launch: &Launch, around: &Surroundings) -> Result<Prepared> {
     let claude_config_dir = std::env::var_os("CLAUDE_CONFIG_DIR").map(PathBuf::from);
     let workspace = workspace::workspace(&around.cwd, &around.home);
     let claude_json = ClaudeJson::read(&around.home);
+    let directories = &around.directories;
+    let ours = [
+        &directories.config,
+        &directories.state,
+        &directories.runtime,
+        &directories.cache,
+    ];
+    let own_dirs: Vec<PathBuf> = around.config_dirs.iter().chain(ours).cloned().collect();
     let (layout, git, left_out) = binds::layout(&Facts {
         home: &around.home,
         cwd: &around.cwd,
@@ -216,6 +231,12 @@ pub fn prepare(launch: &Launch, around: &Surroundings) -> Result<Prepared> {
             .ok()
             .map(|path| (path.as_path(), resolv.as_ref().map(|_| fd::RESOLV))),
         bashrc: shell.then_some(fd::BASHRC),
+        hide: &launch.files.hide,
+        own: &own_dirs,
+        cache_home: &around.directories.cache_home,
+        cache: (launch.files.cache == Cache::Private && own::caches_are_ours(around))
+            .then_some(around.directories.cache.as_path()),
+        notice: fd::NOTICE,
     })?;
     warnings.extend(left_out);
     let claude_json = claude_json.filter(|json| {
@@ -229,7 +250,8 @@ pub fn prepare(launch: &Launch, around: &Surroundings) -> Result<Prepared> {
     };
 
     let as_root = getuid().is_root();
-    let setenv: &[(&str, &str)] = if as_root { &[("IS_SANDBOX", "1")] } else { &[] };
+    let variables = &launch.files.environment;
+    let host = std::env::vars_os().map(|(name, _)| name);
     let mut command = vec![path.into_os_string()];
     command.extend(args);
     let bwrap = bwrap::argv(&bwrap::Inputs {
@@ -239,8 +261,19 @@ pub fn prepare(launch: &Launch, around: &Surroundings) -> Result<Prepared> {
         gid: getgid().as_raw(),
         chdir,
         seccomp: seccomp.is_some(),
-        setenv,
+        unsetenv: &environment::removed(variables, host),
+        setenv: &environment::set(variables, as_root),
         command: &command,
+    });
+    let notice = (layout.mount_point(Path::new(NOTICE)) == Some(Path::new(NOTICE))).then(|| {
+        let rules = firewall
+            .as_ref()
+            .map(|f| (f.policy.name.as_str(), words::table(&f.policy)));
+        let rules = rules.as_ref().map(|(name, table)| (*name, table.as_str()));
+        let asked = launch.filesystem.write.iter().cloned();
+        let mut writable: Vec<PathBuf> = workspace.into_iter().chain(asked).collect();
+        writable.push(around.home.join(CLAUDE_STATE[0]));
+        notice::text(rules, &writable, &launch.files.hide)
     });
     Ok(Prepared {
         firewall,
@@ -253,6 +286,7 @@ pub fn prepare(launch: &Launch, around: &Surroundings) -> Result<Prepared> {
         missing,
         warnings,
         git,
+        notice,
         keep_git_config: launch.files.git_config == GitConfig::Keep,
         claude_json,
     })
@@ -311,20 +345,6 @@ fn ping_excluded() -> Option<String> {
     })
 }
 
-/// What starts outside of a sandbox and lies where a read-write bind may show it: the user's own programs, unless they
-/// were asked for by exactly that name, and Claude's.
-fn own_programs(launch: &Launch, home: &Path, program: Option<&Path>) -> Vec<PathBuf> {
-    let mut own: Vec<PathBuf> = ["bin", ".local/bin", ".local/share/claude", ".claude/local"]
-        .map(|dir| home.join(dir))
-        .into_iter()
-        .filter(|dir| dir.exists() && !launch.filesystem.write.contains(dir))
-        .collect();
-    if matches!(launch.program, Program::Configured { .. }) {
-        own.extend(program.and_then(|program| program.canonicalize().ok()));
-    }
-    own
-}
-
 /// The line of a missing program; `-x` is no entry here: that one is "not found", as a shell says it.
 fn needed_program(program: &Program, name: &OsStr) -> Option<Needed> {
     let name = name.to_string_lossy().into_owned();
@@ -356,26 +376,6 @@ fn not_visible(cwd: &Path, home: &Path) -> String {
             home.display()
         )
     }
-}
-
-/// Makes Claude's directory and file where they are absent: what it wrote there would be lost with the sandbox, the
-/// first login before all else.
-pub fn create_claude_state(home: &Path) -> Result<()> {
-    use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
-    let [dir, file] = CLAUDE_STATE.map(|name| home.join(name));
-    if !dir.exists() {
-        std::fs::DirBuilder::new()
-            .mode(0o700)
-            .create(&dir)
-            .with_context(|| format!("cannot create {}", dir.display()))?;
-    }
-    if !file.exists() {
-        let mut options = std::fs::OpenOptions::new();
-        let made = options.write(true).create_new(true).mode(0o600).open(&file);
-        let made = made.and_then(|mut made| std::io::Write::write_all(&mut made, b"{}\n"));
-        made.with_context(|| format!("cannot create {}", file.display()))?;
-    }
-    Ok(())
 }
 
 /// Whether this process runs in a sandbox of ours already.

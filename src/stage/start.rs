@@ -126,6 +126,7 @@ fn inherited(prepared: &Prepared, gate: Channel) -> Result<Vec<(OwnedFd, RawFd)>
         (prepared.seccomp.as_deref(), fd::SECCOMP),
         (prepared.resolv.as_deref().map(str::as_bytes), fd::RESOLV),
         (bashrc, fd::BASHRC),
+        (prepared.notice.as_deref().map(str::as_bytes), fd::NOTICE),
         (
             prepared.claude_json.as_ref().map(|json| &json.text[..]),
             fd::CLAUDE_JSON,

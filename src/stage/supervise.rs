@@ -153,12 +153,10 @@ fn wait(running: &mut Running, until: Option<Instant>) -> Result<()> {
             .iter()
             .map(|inner| PollFd::new(inner.as_fd(), PollFlags::POLLIN)),
     );
+    let started = running.start_by.is_none();
     let watching = running.watching.fds();
-    fds.extend(
-        watching
-            .iter()
-            .map(|fd| PollFd::new(*fd, PollFlags::POLLIN)),
-    );
+    let watching = watching.iter().filter(|_| started);
+    fds.extend(watching.map(|fd| PollFd::new(*fd, PollFlags::POLLIN)));
     let ours = fds.len();
     let relay = running.relay.iter().flat_map(|relay| relay.interests());
     fds.extend(relay.map(|(fd, events)| PollFd::new(fd, events)));
@@ -178,7 +176,9 @@ fn wait(running: &mut Running, until: Option<Instant>) -> Result<()> {
         }
         relay.tick(now);
     }
-    running.watching.tick(Instant::now());
+    if started {
+        running.watching.tick(Instant::now());
+    }
     Ok(())
 }
 
@@ -195,10 +195,11 @@ fn from_init(running: &mut Running, prepared: &Prepared) -> Result<Option<End>> 
             Received::Message(FromInit::NotExecuted { errno }, _) => {
                 return Ok(Some(End::NotExecuted(Errno::from_raw(errno))));
             }
-            Received::Message(FromInit::Home, fds) => running
-                .watching
-                .home(prepared.claude_json.as_ref(), fds.into_iter().next()),
-            Received::Message(FromInit::Started, _) => running.start_by = None,
+            Received::Message(FromInit::Home, fds) => running.watching.home(fds.into_iter().next()),
+            Received::Message(FromInit::Started, _) => {
+                running.start_by = None;
+                running.watching.started(prepared.claude_json.as_ref());
+            }
             Received::Message(FromInit::Refused { message }, _) => bail!("{message}"),
             Received::Message(FromInit::Stopped { signal }, _) => {
                 signals::stop_self(Signal::try_from(signal)?)?;

@@ -12,6 +12,8 @@ use super::say;
 #[derive(Default)]
 pub struct Watching {
     claude_json: Option<Sync>,
+    /// The sandbox's home directory, until the program runs.
+    home: Option<OwnedFd>,
     git: Option<GitWatch>,
 }
 
@@ -29,13 +31,20 @@ impl Watching {
         };
         Self {
             claude_json: None,
+            home: None,
             git,
         }
     }
 
     /// The sandbox's home directory has come.
-    pub fn home(&mut self, claude_json: Option<&ClaudeJson>, home: Option<OwnedFd>) {
-        if let (Some(claude_json), Some(home)) = (claude_json, home) {
+    pub fn home(&mut self, home: Option<OwnedFd>) {
+        self.home = home;
+    }
+
+    /// The program runs. Nothing is done before: until then the supervisor has to answer signals at once, to tell those
+    /// of the start from those of the program.
+    pub fn started(&mut self, claude_json: Option<&ClaudeJson>) {
+        if let (Some(claude_json), Some(home)) = (claude_json, self.home.take()) {
             match claude_json.follow(home) {
                 Ok(sync) => self.claude_json = Some(sync),
                 Err(e) => lost(&e),

@@ -13,10 +13,12 @@ mod configuration;
 mod controls;
 mod dns;
 mod dry_run;
+mod environment;
 mod exit_status;
 mod files;
 mod git;
 mod git_config;
+mod hidden;
 mod hosts;
 mod kills;
 mod loopback;
@@ -48,6 +50,8 @@ const SCENARIOS: &[&[Scenario]] = &[
     starts::ALL,
     workspace::ALL,
     files::ALL,
+    hidden::ALL,
+    environment::ALL,
     git::ALL,
     dry_run::ALL,
     claude::ALL,

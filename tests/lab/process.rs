@@ -200,7 +200,14 @@ fn the_environment_is_the_users(desk: &Desk) -> Result<()> {
         text.contains("IS_SANDBOX=1") == (desk.mode == Mode::Root),
         "IS_SANDBOX is for root alone: {text}"
     );
-    let known = ["IS_SANDBOX", "PWD", "SHLVL", "OLDPWD", "_"];
+    let known = [
+        "CLAUDE_ISOLATED",
+        "IS_SANDBOX",
+        "PWD",
+        "SHLVL",
+        "OLDPWD",
+        "_",
+    ];
     let new: Vec<String> = names(&text)
         .into_iter()
         .filter(|n| !before.contains(n) && !known.contains(&n.as_str()))
