@@ -115,8 +115,11 @@ impl All<'_> {
             self.warnings.push(format!("{e:#}"));
         }
         self.read_only(&dir.join("hooks"));
-        for file in ["config", "config.worktree"] {
-            self.named_by_configuration(&dir.join(file), worktree);
+        let own = ["config", "config.worktree"].map(|file| dir.join(file));
+        // The user's hooks path may be relative: then every repository has one.
+        let users = [".gitconfig", ".config/git/config"].map(|file| self.home.join(file));
+        for file in own.iter().chain(&users) {
+            self.named_by_configuration(file, worktree);
         }
         for module in find::modules(&dir.join("modules")) {
             self.git_dir(&module, worktree);

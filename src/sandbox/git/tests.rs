@@ -127,6 +127,19 @@ fn the_configured_hooks_path_and_included_files_are_read_only() {
 }
 
 #[test]
+fn the_users_relative_hooks_path_is_read_only_in_every_repository() {
+    let place = Place::new("global");
+    place.git_dir("ws/.git");
+    place.git_dir("ws/below/.git");
+    place.write(".gitconfig", "[core]\nhooksPath = .githooks\n");
+    let (layout, _, warnings) = place.secure();
+    for hooks in ["ws/.githooks", "ws/below/.githooks"] {
+        assert!(!layout.writable(&place.at(hooks).join("x")), "{hooks}");
+    }
+    assert!(warnings.is_empty(), "{warnings:?}");
+}
+
+#[test]
 fn the_common_directory_of_a_linked_worktree_is_bound() {
     let place = Place::new("linked");
     place.linked();

@@ -1,7 +1,7 @@
 //! `~/.claude.json`, which Claude Code replaces by rename: the sandbox has a copy of its own, and what either side
 //! writes is carried over to the other.
 //!
-//! A bind of the file alone is a mount point, which rename(2) refuses. docs/decisions/0007 has the other ways.
+//! A bind of the file alone is a mount point, which rename(2) refuses. docs/decisions/0010 has the other ways.
 
 mod merge;
 mod side;
