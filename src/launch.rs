@@ -35,6 +35,8 @@ pub struct Launch {
     pub filesystem: Filesystem,
     pub seccomp: bool,
     pub files: Files,
+    /// Programs may create user namespaces.
+    pub nested: bool,
     /// Every configuration file that was read, as opened (absolute): kept read-only inside the sandbox.
     pub config_files: Vec<PathBuf>,
     /// One line each, for stderr.
@@ -147,6 +149,12 @@ pub fn resolve(args: Vec<OsString>, env: &Environment, cwd: &Path) -> Result<Req
             None
         }
     };
+    if config.nested {
+        warnings.push(
+            "nested = true: programs in the sandbox can create user namespaces and mount in them"
+                .into(),
+        );
+    }
     Ok(Request::Launch(Launch {
         action: match options.dry_run {
             None => Action::Run,
@@ -178,6 +186,7 @@ pub fn resolve(args: Vec<OsString>, env: &Environment, cwd: &Path) -> Result<Req
         },
         seccomp: config.seccomp,
         files: config.more,
+        nested: config.nested,
         config_files: config.files,
         warnings,
     }))

@@ -34,6 +34,7 @@ pub struct Config {
     pub nas: Option<PathBuf>,
     pub seccomp: bool,
     pub more: Files,
+    pub nested: bool,
     pub command: PathBuf,
     pub args: Vec<String>,
     /// The files that were read, in order.
@@ -56,6 +57,7 @@ impl Default for Config {
             nas: None,
             seccomp: true,
             more: Files::default(),
+            nested: false,
             command: "claude".into(),
             args: vec!["--dangerously-skip-permissions".into()],
             files: Vec::new(),
@@ -164,6 +166,7 @@ impl Config {
             .set
             .extend(values.map(|(name, value)| (name.0.0, value.0.0)));
         set(&mut self.more.git_config, sandbox.git_config);
+        set(&mut self.nested, sandbox.nested);
         set(
             &mut self.command,
             program.command.map(|c| expand(&c.0.0, home)),

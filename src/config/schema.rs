@@ -84,6 +84,7 @@ pub struct Sandbox {
     pub env_pass: Vec<Checked<VariablePattern>>,
     pub env_set: BTreeMap<Checked<Variable>, Checked<Argument>>,
     pub env_clear: Option<bool>,
+    pub nested: Option<bool>,
 }
 
 #[derive(Debug, Default, serde::Deserialize)]

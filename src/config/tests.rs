@@ -151,7 +151,7 @@ fn later_files_win_and_lists_add_up() {
         "[firewall]\nenabled = false\npolicy = 'attached'\nallow = ['10.0.0.1']\nhome = ['10.1.0.0/16']\n\
          on-block = 'reject'\nnetns = 'pasta'\n\
          [filesystem]\nwrite = ['~/a']\nread = ['~/b']\nnas = '/mnt/nas'\nhide = ['.env', '~/k']\n\
-         [sandbox]\nseccomp = false\ngit-config = 'keep'\ncache = 'none'\nenv-clear = true\nenv-pass = ['A_*']\nenv-set = {X = 'y'}\n[program]\ncommand = 'codex'\nargs = ['a', 'b']\n",
+         [sandbox]\nseccomp = false\nnested = true\ngit-config = 'keep'\ncache = 'none'\nenv-clear = true\nenv-pass = ['A_*']\nenv-set = {X = 'y'}\n[program]\ncommand = 'codex'\nargs = ['a', 'b']\n",
     );
     let system = Config {
         firewall_off: Some(place.env.system_config.clone()),
@@ -177,6 +177,7 @@ fn later_files_win_and_lists_add_up() {
                 set: vec![("X".into(), "y".into())],
             },
         },
+        nested: true,
         command: "codex".into(),
         args: vec!["a".into(), "b".into()],
         files: vec![place.env.system_config.clone()],
@@ -193,7 +194,7 @@ fn later_files_win_and_lists_add_up() {
         "[firewall]\nenabled = true\npolicy = '/p/mine'\nallow = ['10.0.0.2']\nhome = ['10.2.0.0/16']\n\
          on-block = 'drop'\nnetns = 'auto'\n\
          [filesystem]\nwrite = ['~/c']\nread = ['~']\nnas = ''\n\
-         [sandbox]\nseccomp = true\ngit-config = 'restore'\ncache = 'private'\nenv-clear = false\n[program]\ncommand = '~/bin/claude'\nargs = []\n",
+         [sandbox]\nseccomp = true\nnested = false\ngit-config = 'restore'\ncache = 'private'\nenv-clear = false\n[program]\ncommand = '~/bin/claude'\nargs = []\n",
     );
     let meant = Config {
         firewall_off: None,
@@ -218,6 +219,7 @@ fn later_files_win_and_lists_add_up() {
             },
             hide: both.more.hide.clone(),
         },
+        nested: false,
         command: place.env.home.join("bin/claude"),
         args: vec![],
         ..both

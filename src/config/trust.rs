@@ -15,7 +15,7 @@ const STICKY: u32 = 0o1000;
 /// Reads the text of `path`, an absolute path; `None` where there is no such file.
 ///
 /// `Err` where it cannot be read, is not a regular file or not UTF-8, or where anyone but `uid` and root could change
-/// it: by writing to it (mode & 022, or owner), or by replacing it in the directory that holds it, or in the one that
+/// it: by writing to it (mode & 022, or owner; under another name of the same file, where it has one), or by replacing it in the directory that holds it, or in the one that
 /// holds a symbolic link to it. A directory that others can write is good enough with the sticky bit, which keeps them
 /// from replacing what is not theirs (`chmod(2)`).
 pub fn read(path: &Path, uid: Uid) -> Result<Option<String>> {
@@ -40,6 +40,12 @@ pub fn read(path: &Path, uid: Uid) -> Result<Option<String>> {
         "{} can be written by others (mode {:04o}): run chmod go-w {0}",
         path.display(),
         meta.mode() & 0o7777
+    );
+    ensure!(
+        meta.nlink() == 1,
+        "{} has {} names (hard links), and under another one others may write it: make it a file of its own (cp)",
+        path.display(),
+        meta.nlink()
     );
     let resolved = path.canonicalize().with_context(failed)?;
     for held in [path, &resolved] {

@@ -42,6 +42,7 @@ fn default_launch() -> Launch {
         filesystem: Filesystem::default(),
         seccomp: true,
         files: Files::default(),
+        nested: false,
         config_files: vec![],
         warnings: vec![],
     }

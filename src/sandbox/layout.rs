@@ -40,6 +40,13 @@ pub enum Access {
     Devices,
 }
 
+/// A file of the host's and a name that it has inside.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Name {
+    pub host: PathBuf,
+    pub seen: PathBuf,
+}
+
 /// Mounts, one a destination.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Layout {
@@ -125,6 +132,45 @@ impl Layout {
     /// Where the mount that decides what `path` is begins.
     pub fn mount_point(&self, path: &Path) -> Option<&Path> {
         self.over(path).map(Mount::to)
+    }
+
+    /// What the host calls what is seen as `path` inside; `path` itself where no bind decides.
+    pub fn source_of(&self, path: &Path) -> PathBuf {
+        match self.over(path) {
+            Some(Mount::Bind { from, to, .. }) => match path.strip_prefix(to) {
+                Ok(rest) if rest.as_os_str().is_empty() => from.clone(),
+                Ok(rest) => from.join(rest),
+                Err(_) => path.to_path_buf(),
+            },
+            _ => path.to_path_buf(),
+        }
+    }
+
+    /// Every name under which the host's `path` is seen inside. Its own is always among them: what is above it may be
+    /// seen even where it is not.
+    pub fn names_of(&self, path: &Path) -> Vec<Name> {
+        let mut seen = vec![path.to_path_buf()];
+        for mount in &self.mounts {
+            if let Mount::Bind { from, to, .. } = mount
+                && let Ok(rest) = path.strip_prefix(from)
+            {
+                let name = if rest.as_os_str().is_empty() {
+                    to.clone()
+                } else {
+                    to.join(rest)
+                };
+                if !seen.contains(&name) && self.source_of(&name) == path {
+                    seen.push(name);
+                }
+            }
+        }
+        let host = path.to_path_buf();
+        seen.into_iter()
+            .map(|seen| Name {
+                host: host.clone(),
+                seen,
+            })
+            .collect()
     }
 
     /// The mount that decides what `path` is.

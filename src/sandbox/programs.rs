@@ -32,12 +32,27 @@ impl Needed {
 /// Looks `program` up as execvp(3) does: by `path` unless it holds a slash. The result is absolute, not resolved.
 pub fn find(program: &OsStr, path: &OsStr, cwd: &Path) -> Option<PathBuf> {
     if program.as_bytes().contains(&b'/') {
+        // What is no file cannot be executed, which execve(2) says better.
         let file = cwd.join(program);
-        return file.is_file().then_some(file);
+        return file.exists().then_some(file);
     }
     std::env::split_paths(path)
         .map(|dir| cwd.join(dir).join(program))
         .find(|file| file.is_file() && access(file, AccessFlags::X_OK).is_ok())
+}
+
+/// Looks up a program that is to run outside of the sandbox: by the absolute entries of `path` alone, and never where
+/// one of `writable`, directories that a sandbox can write, holds it or what it is a link to.
+pub fn find_tool(name: &str, path: &OsStr, writable: &[&Path]) -> Option<PathBuf> {
+    let safe = |file: &PathBuf| {
+        let real = file.canonicalize().unwrap_or_else(|_| file.clone());
+        let held = |dir: &&Path| file.starts_with(dir) || real.starts_with(dir);
+        !writable.iter().any(|dir| held(&dir))
+    };
+    std::env::split_paths(path)
+        .filter(|dir| dir.is_absolute())
+        .map(|dir| dir.join(name))
+        .find(|file| file.is_file() && access(file, AccessFlags::X_OK).is_ok() && safe(file))
 }
 
 /// The message for everything that is missing, at once.
@@ -87,6 +102,17 @@ mod tests {
             find(OsStr::new("env"), OsStr::new("bin"), cwd),
             Some("/usr/bin/env".into())
         );
+    }
+
+    #[test]
+    fn tools_come_from_nowhere_that_a_sandbox_can_write() {
+        let found = |path: &str, writable: &[&str]| {
+            let writable: Vec<&Path> = writable.iter().map(Path::new).collect();
+            find_tool("env", OsStr::new(path), &writable)
+        };
+        assert_eq!(found("/usr/bin", &[]), Some("/usr/bin/env".into()));
+        assert_eq!(found("/usr/bin", &["/usr"]), None);
+        assert_eq!(found("bin::.:usr/bin", &[]), None);
     }
 
     #[test]

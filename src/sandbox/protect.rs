@@ -26,23 +26,29 @@ pub fn protect(layout: &mut Layout, path: &Path) -> Result<()> {
             link.display()
         );
     }
-    if !layout.writable(&way.end) {
-        return Ok(());
-    }
-    pin_above(layout, &way.end);
-    if way.end.symlink_metadata().is_ok() {
-        layout.cover(&way.end, Access::ReadOnly);
-    } else {
-        // Nothing there yet, and nothing is to come there.
-        match way.end.parent() {
+    for end in layout.names_of(&way.end) {
+        pin_above(layout, &end.seen);
+        if !layout.writable(&end.seen) {
+            continue;
+        }
+        let (from, to, access) = (end.host, end.seen, Access::ReadOnly);
+        match (from.symlink_metadata(), from.parent(), to.parent()) {
+            (Ok(_), ..) => layout.push(Mount::Bind { from, to, access }),
             // No place for a mount: a read-only file system, as a rule.
-            Some(dir) if access(dir, AccessFlags::W_OK).is_err() => {
-                layout.cover(dir, Access::ReadOnly);
-            }
-            _ => layout.push(Mount::Tmpfs(way.end)),
+            (Err(_), Some(dir), Some(seen)) if !is_writable(dir) => layout.push(Mount::Bind {
+                from: dir.to_path_buf(),
+                to: seen.to_path_buf(),
+                access,
+            }),
+            // Nothing there yet, and nothing is to come there.
+            (Err(_), ..) => layout.push(Mount::Tmpfs(to)),
         }
     }
     Ok(())
+}
+
+fn is_writable(dir: &Path) -> bool {
+    access(dir, AccessFlags::W_OK).is_ok()
 }
 
 /// Makes the directory `path` a mount point, still writable, that can neither be renamed nor replaced where a read-write
@@ -56,26 +62,24 @@ pub fn pin(layout: &mut Layout, path: &Path) -> Result<()> {
             link.display()
         );
     }
-    if layout.writable(&way.end) {
-        pin_above(layout, &way.end);
-        layout.bind(&way.end, Access::ReadWrite);
+    for end in layout.names_of(&way.end) {
+        pin_above(layout, &end.seen.join("below"));
     }
     Ok(())
 }
 
-/// Every directory above `path`, within the bind that shows it, becomes a mount point.
-fn pin_above(layout: &mut Layout, path: &Path) {
-    let root = layout
-        .mount_point(path)
-        .unwrap_or(Path::new("/"))
-        .to_path_buf();
-    let above: Vec<&Path> = path
-        .ancestors()
-        .skip(1)
-        .take_while(|dir| *dir != root && dir.starts_with(&root))
-        .collect();
-    for dir in above {
-        layout.bind(dir, Access::ReadWrite);
+/// Every directory above `seen`, a path inside, becomes a mount point where it can be written: what lies above something
+/// protected must stay where it is.
+fn pin_above(layout: &mut Layout, seen: &Path) {
+    for dir in seen.ancestors().skip(1) {
+        if layout.writable(dir) && layout.mount_point(dir) != Some(dir) {
+            let (from, to) = (layout.source_of(dir), dir.to_path_buf());
+            layout.push(Mount::Bind {
+                from,
+                to,
+                access: Access::ReadWrite,
+            });
+        }
     }
 }
 

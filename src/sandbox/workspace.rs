@@ -35,7 +35,14 @@ const NEVER: &[&str] = &[
     "/var/tmp",
 ];
 /// Nothing below these is a workspace either.
-const NEVER_BELOW: &[&str] = &["/proc", "/sys", "/dev"];
+const NEVER_BELOW: &[&str] = &[
+    "/bin", "/boot", "/dev", "/etc", "/gnu", "/lib", "/lib32", "/lib64", "/nix", "/proc", "/sbin",
+    "/sys", "/usr",
+];
+/// Nor these directories of a home, nor anything below them: keys, and what runs outside.
+const NEVER_BELOW_HOME: &[&str] = &[".cargo/bin", ".gnupg", ".local/bin", ".ssh", "bin"];
+/// Nor these themselves.
+const NEVER_IN_HOME: &[&str] = &[".cache", ".cargo", ".config", ".local", ".local/share"];
 
 /// The workspace of a start in `cwd`: the nearest ancestor that holds `.git`, else `cwd` itself.
 ///
@@ -56,6 +63,10 @@ pub fn may_be_workspace(dir: &Path, home: &Path) -> bool {
     !home.starts_with(dir)
         && !NEVER.iter().any(|never| dir == Path::new(never))
         && !NEVER_BELOW.iter().any(|never| dir.starts_with(never))
+        && !NEVER_BELOW_HOME
+            .iter()
+            .any(|never| dir.starts_with(home.join(never)))
+        && !NEVER_IN_HOME.iter().any(|never| dir == home.join(never))
 }
 
 #[cfg(test)]
@@ -133,5 +144,7 @@ mod tests {
         }
         let elsewhere = Path::new("/srv/site");
         assert_eq!(workspace(elsewhere, home), Some(elsewhere.to_path_buf()));
+        let dotfiles = Path::new("/home/nobody-at-all/.config/nvim");
+        assert_eq!(workspace(dotfiles, home), Some(dotfiles.to_path_buf()));
     }
 }

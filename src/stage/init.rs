@@ -16,11 +16,11 @@ use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use nix::sys::prctl;
 use nix::sys::signal::{Signal, kill};
 use nix::sys::signalfd::{SfdFlags, SignalFd};
-use nix::unistd::Pid;
+use nix::unistd::{Pid, getpgid};
 
 use super::plan::{FromInit, ToInit, fd};
 use super::wire::{Channel, Received};
-use super::{EXIT_OURS, signals, spawn, system};
+use super::{EXIT_OURS, landlock, signals, spawn, system};
 
 /// Runs as PID 1 of the sandbox; `command` is the program and its arguments. Gives the exit status.
 pub fn run(command: &[OsString]) -> i32 {
@@ -50,6 +50,7 @@ fn guarded(control: &Channel, command: &[OsString]) -> Result<i32> {
         ToInit::Go {
             netns,
             seccomp,
+            nofile,
             signals,
             home,
         },
@@ -65,6 +66,8 @@ fn guarded(control: &Channel, command: &[OsString]) -> Result<i32> {
             .with_context(|| format!("cannot open {} in the sandbox", home.display()))?;
         control.send(&FromInit::Home, &[dir.as_fd()])?;
     }
+    system::set_open_files(nofile)?;
+    landlock::scope(netns.is_none())?;
     supervise(control, command, signals)
 }
 
@@ -112,6 +115,12 @@ fn supervise(
                 Received::Message(ToInit::Signal(number), _) => {
                     let _ = kill(child, Signal::try_from(number)?);
                 }
+                Received::Message(ToInit::FromTerminal(number), _) => {
+                    // In the group that we all began in it has the signal already.
+                    if getpgid(Some(child)) != getpgid(None) {
+                        let _ = kill(child, Signal::try_from(number)?);
+                    }
+                }
                 Received::Message(ToInit::Go { .. }, _) => {}
                 // The outer stage is gone: nothing runs unwatched.
                 Received::Closed => return Ok(EXIT_OURS),
@@ -122,12 +131,18 @@ fn supervise(
 
 /// Waits for whatever has ended or stopped; gives the exit status once the program itself has ended.
 fn reap(control: &Channel, program: Pid) -> Result<Option<i32>> {
-    while let Some((pid, status)) = system::wait_any(libc::WNOHANG | libc::WUNTRACED)? {
+    while let Some((pid, status)) =
+        system::wait_any(libc::WNOHANG | libc::WUNTRACED | libc::WCONTINUED)?
+    {
         if pid != program {
             continue;
         }
         if let Some(signal) = status.stopped_signal() {
             control.send(&FromInit::Stopped { signal }, &[])?;
+            continue;
+        }
+        if status.continued() {
+            control.send(&FromInit::Continued, &[])?;
             continue;
         }
         end_the_rest()?;

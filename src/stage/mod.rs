@@ -9,6 +9,7 @@ pub mod git_watch;
 pub mod helpers;
 pub mod init;
 pub mod inner;
+pub mod landlock;
 pub mod namespace;
 pub mod outer;
 pub mod own;

@@ -7,7 +7,6 @@ use nix::errno::Errno;
 use nix::libc;
 use nix::mount::{MsFlags, mount};
 use nix::sched::{CloneFlags, unshare};
-use nix::sys::resource::{Resource, getrlimit, setrlimit};
 use nix::unistd::{ForkResult, fork, getgid, getuid};
 
 use super::plan::Plan;
@@ -54,8 +53,6 @@ pub fn restore_host_facts(plan: &Plan) -> Result<()> {
     if nix::unistd::gethostname()? != plan.hostname {
         nix::unistd::sethostname(&plan.hostname).context("cannot restore the host name")?;
     }
-    let (_, hard) = getrlimit(Resource::RLIMIT_NOFILE)?;
-    setrlimit(Resource::RLIMIT_NOFILE, plan.nofile.min(hard), hard)?;
     Ok(())
 }
 

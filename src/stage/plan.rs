@@ -33,8 +33,6 @@ pub struct Plan {
     pub bwrap: Vec<OsString>,
     /// The host's name, which some versions of pasta change.
     pub hostname: OsString,
-    /// The soft limit of open files (`RLIMIT_NOFILE`), which pasta raises.
-    pub nofile: u64,
     /// Whether the DNS relay's sockets are wanted.
     pub dns: bool,
 }
@@ -77,12 +75,16 @@ pub enum ToInit {
         netns: Option<u64>,
         /// Whether a seccomp filter was promised.
         seccomp: bool,
+        /// The soft limit of open files (`RLIMIT_NOFILE`) that the launcher was started with; it and pasta raise it.
+        nofile: u64,
         signals: Signals,
         /// The directory to hand out as [`FromInit::Home`].
         home: Option<PathBuf>,
     },
     /// Pass a signal on to the program.
     Signal(i32),
+    /// The terminal has sent this to the launcher's process group: to be passed on to a program that has left it.
+    FromTerminal(i32),
 }
 
 /// The sandbox's first process to outer.
@@ -104,6 +106,8 @@ pub enum FromInit {
     Stopped {
         signal: i32,
     },
+    /// And goes on.
+    Continued,
     Exited {
         status: i32,
     },

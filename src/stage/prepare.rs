@@ -180,7 +180,7 @@ pub fn prepare(launch: &Launch, around: &Surroundings) -> Result<Prepared> {
             ));
             None
         }
-        true => Some(seccomp::filter()?),
+        true => Some(seccomp::filter(launch.nested)?),
         false => None,
     };
 

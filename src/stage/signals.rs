@@ -9,6 +9,8 @@ use nix::errno::Errno;
 use nix::libc;
 use nix::sys::signal::{SigHandler, SigSet, SigmaskHow, Signal, pthread_sigmask, signal};
 
+use nix::unistd::{getpgid, getpgrp, getppid, getsid};
+
 use super::plan::Signals;
 
 /// What a terminal sends to its foreground process group, and what the outer stage passes on itself.
@@ -55,10 +57,14 @@ pub fn block_only(signals: &[Signal]) -> nix::Result<()> {
     pthread_sigmask(SigmaskHow::SIG_SETMASK, Some(&set), None)
 }
 
-/// Takes back an ignored SIGCHLD, which some parents leave to their children: nothing could be waited for.
-pub fn expect_children() -> nix::Result<()> {
+/// Dispositions that this process needs: SIGCHLD not ignored, as some parents leave it, or nothing could be waited for;
+/// SIGXFSZ ignored, so that a limit on file sizes is an error that can be said.
+pub fn prepare() -> nix::Result<()> {
     // SAFETY: no handler of ours is installed or replaced.
-    unsafe { signal(Signal::SIGCHLD, SigHandler::SigDfl) }.map(drop)
+    unsafe {
+        signal(Signal::SIGCHLD, SigHandler::SigDfl)?;
+        signal(Signal::SIGXFSZ, SigHandler::SigIgn).map(drop)
+    }
 }
 
 /// What the program is to be executed with, so that it starts with the dispositions and the mask that the launcher was
@@ -82,6 +88,14 @@ pub fn for_program(original: Signals) -> nix::Result<(SigSet, SigSet)> {
         }
     }
     Ok((default, blocked))
+}
+
+/// Whether a shell with job control waits for this process: it, and only it, puts a job into a process group of its own,
+/// in the session of the terminal. Anybody else would neither see that this process stops nor continue it.
+pub fn is_job_of_a_shell() -> bool {
+    let parent = Some(getppid());
+    getsid(parent).is_ok_and(|session| Ok(session) == getsid(None))
+        && getpgid(parent).is_ok_and(|group| group != getpgrp())
 }
 
 /// Stops this process as `signal` has stopped the program, so that the shell that waits for us sees it.

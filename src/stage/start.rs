@@ -12,7 +12,6 @@ use netlink_sys::Socket;
 use nix::errno::Errno;
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use nix::sys::prctl;
-use nix::sys::resource::{Resource, getrlimit};
 use nix::sys::signal::Signal;
 use nix::sys::signalfd::{SfdFlags, SignalFd};
 
@@ -31,11 +30,15 @@ use crate::nf;
 pub const LIMIT: Duration = Duration::from_secs(15);
 
 /// Signals that end a start, and that the supervisor passes on or notes.
-const WATCHED: [Signal; 5] = [
+const WATCHED: [Signal; 9] = [
+    Signal::SIGALRM,
     Signal::SIGINT,
     Signal::SIGQUIT,
     Signal::SIGTERM,
     Signal::SIGHUP,
+    Signal::SIGTSTP,
+    Signal::SIGUSR1,
+    Signal::SIGUSR2,
     Signal::SIGCHLD,
 ];
 
@@ -73,7 +76,8 @@ pub fn start(prepared: &Prepared, around: &Surroundings) -> Result<Running> {
     // Nothing that a caller has left open reaches a helper, or the program.
     system::close_on_exec_from(3)?;
     let original = Signals::current()?;
-    signals::expect_children()?;
+    signals::prepare()?;
+    let nofile = system::raise_open_files()?;
     // Whatever a helper leaves behind becomes ours, and is ended with it.
     prctl::set_child_subreaper(true)?;
     signals::block(&signals::FROM_TERMINAL)?;
@@ -106,6 +110,7 @@ pub fn start(prepared: &Prepared, around: &Surroundings) -> Result<Running> {
     let go = ToInit::Go {
         netns,
         seccomp,
+        nofile,
         signals: original,
         home: prepared
             .claude_json
@@ -177,7 +182,6 @@ impl Starting {
             ruleset: firewall.document.clone(),
             bwrap: prepared.bwrap.clone(),
             hostname: nix::unistd::gethostname()?,
-            nofile: getrlimit(Resource::RLIMIT_NOFILE)?.0,
             dns: prepared.resolv.is_some(),
         };
         match hand_over(&first, &plan, inherited) {

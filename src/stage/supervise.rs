@@ -6,6 +6,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail};
 use nix::errno::Errno;
+use nix::libc;
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use nix::sys::signal::Signal;
 
@@ -18,6 +19,7 @@ use super::{EXIT_CANNOT_EXECUTE, EXIT_NOT_FOUND, signals};
 
 /// How long the program has to end itself after SIGTERM or SIGHUP.
 const GRACE: Duration = Duration::from_secs(3);
+
 /// How the program ended.
 enum End {
     Status(i32),
@@ -100,27 +102,30 @@ fn watch(running: &mut Running, prepared: &Prepared) -> Result<End> {
     }
 }
 
-/// Passes on what is to end the program; gives the end where there is no program yet.
+/// Passes signals on; gives the end where one is meant for a program that does not run yet.
 fn signalled(running: &mut Running, ending: &mut Option<(i32, Instant)>) -> Result<Option<End>> {
     while let Some(info) = running.signals.read_signal()? {
         let number = info.ssi_signo as i32;
-        let is_one_of =
-            |signals: [Signal; 2]| signals.iter().any(|signal| *signal as i32 == number);
-        // SIGINT and SIGQUIT reach the program from the terminal, as they reached us, once there is one.
-        if is_one_of([Signal::SIGINT, Signal::SIGQUIT]) && running.start_by.is_some() {
-            return Ok(Some(End::Forced(128 + number)));
-        }
-        if is_one_of([Signal::SIGTERM, Signal::SIGHUP]) {
-            // Asked twice: at once.
-            let grace = if ending.is_some() {
-                Duration::ZERO
-            } else {
-                GRACE
-            };
-            *ending = Some((number, Instant::now() + grace));
-            for signal in [number, Signal::SIGCONT as i32] {
-                let _ = running.gate.send(&ToInit::Signal(signal), &[]);
+        match Signal::try_from(number)? {
+            Signal::SIGCHLD => {}
+            Signal::SIGTERM | Signal::SIGHUP => {
+                // Asked twice: at once.
+                let grace = if ending.is_some() {
+                    Duration::ZERO
+                } else {
+                    GRACE
+                };
+                *ending = Some((number, Instant::now() + grace));
+                for signal in [number, Signal::SIGCONT as i32] {
+                    let _ = running.gate.send(&ToInit::Signal(signal), &[]);
+                }
             }
+            _ if running.start_by.is_some() => return Ok(Some(End::Forced(128 + number))),
+            // A terminal's signals (SI_KERNEL, sigaction(2)) have reached the program as they reached us.
+            _ if info.ssi_code == libc::SI_KERNEL => {
+                let _ = running.gate.send(&ToInit::FromTerminal(number), &[]);
+            }
+            _ => drop(running.gate.send(&ToInit::Signal(number), &[])),
         }
     }
     Ok(None)
@@ -184,6 +189,8 @@ fn wait(running: &mut Running, until: Option<Instant>) -> Result<()> {
 
 /// What the sandbox's first process says: the end, where it was one.
 fn from_init(running: &mut Running, prepared: &Prepared) -> Result<Option<End>> {
+    // The last word counts: a program that goes on has not stopped.
+    let mut stopped = None;
     while running.gate.readable(Duration::ZERO)? {
         match running.gate.receive()? {
             Received::Message(FromInit::Exited { status }, _) => {
@@ -201,15 +208,17 @@ fn from_init(running: &mut Running, prepared: &Prepared) -> Result<Option<End>> 
                 running.watching.started(prepared.claude_json.as_ref());
             }
             Received::Message(FromInit::Refused { message }, _) => bail!("{message}"),
-            Received::Message(FromInit::Stopped { signal }, _) => {
-                signals::stop_self(Signal::try_from(signal)?)?;
-                // The shell has continued us, alone or with the program's whole group: either way it goes on.
-                let _ = running
-                    .gate
-                    .send(&ToInit::Signal(Signal::SIGCONT as i32), &[]);
-            }
+            Received::Message(FromInit::Stopped { signal }, _) => stopped = Some(signal),
+            Received::Message(FromInit::Continued, _) => stopped = None,
             Received::Closed => return Ok(None),
         }
+    }
+    if let Some(signal) = stopped.filter(|_| signals::is_job_of_a_shell()) {
+        signals::stop_self(Signal::try_from(signal)?)?;
+        // The shell has continued us, alone or with the program's whole group: either way it goes on.
+        let _ = running
+            .gate
+            .send(&ToInit::Signal(Signal::SIGCONT as i32), &[]);
     }
     Ok(None)
 }
@@ -222,7 +231,7 @@ fn lost(running: &mut Running) -> Result<Option<String>> {
     {
         match inner.receive()? {
             Received::Message(FromInner::Ended { status }, _) => {
-                return Ok(Some(bwrap_ended(status)));
+                return Ok(Some(bwrap_ended(&format!("with status {status}"))));
             }
             Received::Message(FromInner::Failed { message }, _) => return Ok(Some(message)),
             Received::Message(..) => {}
@@ -234,15 +243,13 @@ fn lost(running: &mut Running) -> Result<Option<String>> {
     };
     let how = how(helper.ended);
     Ok(Some(match helper.name {
-        "bwrap" => bwrap_ended(helper.ended.and_then(|status| status.code()).unwrap_or(0)),
+        "bwrap" => bwrap_ended(&how),
         name => {
             format!("{name} ended {how}: the sandbox's network is gone, so the program was ended")
         }
     }))
 }
 
-fn bwrap_ended(status: i32) -> String {
-    format!(
-        "bwrap ended (status {status}) without the program's own end; what it said, if anything, is above"
-    )
+fn bwrap_ended(how: &str) -> String {
+    format!("bwrap ended {how} without the program's own end; what it said, if anything, is above")
 }

@@ -6,10 +6,11 @@ use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd, RawFd};
 use std::os::unix::process::ExitStatusExt;
 use std::process::ExitStatus;
 
-use anyhow::{Context, Result};
+use anyhow::{Context, Result, bail};
 use nix::errno::Errno;
 use nix::libc;
 use nix::sys::memfd::{MFdFlags, memfd_create};
+use nix::sys::resource::{Resource, getrlimit, setrlimit};
 use nix::unistd::Pid;
 
 /// Marks every descriptor from `first` on close-on-exec (close_range(2), Linux 5.11).
@@ -89,4 +90,29 @@ pub fn kill_by_pidfd(pidfd: BorrowedFd<'_>) {
             0,
         )
     };
+}
+
+/// The least number of descriptors that the launcher can work with.
+const OPEN_FILES: u64 = 256;
+
+/// Raises the soft limit of open files to what the launcher and its relay may need, and gives what it was, for the
+/// program. `Err` where the hard limit is too low.
+pub fn raise_open_files() -> Result<u64> {
+    let (soft, hard) = getrlimit(Resource::RLIMIT_NOFILE)?;
+    if hard < OPEN_FILES {
+        bail!(
+            "the limit of open files is {hard}, and at least {OPEN_FILES} are needed: see ulimit -Hn"
+        );
+    }
+    if soft < 4 * OPEN_FILES {
+        setrlimit(Resource::RLIMIT_NOFILE, hard.min(4 * OPEN_FILES), hard)?;
+    }
+    Ok(soft)
+}
+
+/// Sets the soft limit of open files.
+pub fn set_open_files(soft: u64) -> Result<()> {
+    let (_, hard) = getrlimit(Resource::RLIMIT_NOFILE)?;
+    setrlimit(Resource::RLIMIT_NOFILE, soft.min(hard), hard)
+        .context("cannot set the limit of open files")
 }

@@ -7,6 +7,7 @@
 
 mod harness;
 
+mod abstract_sockets;
 mod claude;
 mod claude_json;
 mod configuration;
@@ -27,7 +28,9 @@ mod process;
 mod reachability;
 mod refusals;
 mod starts;
+mod syscalls;
 mod terminal;
+mod tools;
 mod workspace;
 
 use std::process::ExitCode;
@@ -57,6 +60,9 @@ const SCENARIOS: &[&[Scenario]] = &[
     claude::ALL,
     claude_json::ALL,
     git_config::ALL,
+    syscalls::ALL,
+    tools::ALL,
+    abstract_sockets::ALL,
 ];
 
 fn main() -> ExitCode {

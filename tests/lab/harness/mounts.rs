@@ -15,6 +15,8 @@ pub const PROBE: &str = "/opt/lab/probe";
 pub const PROGRAM: &str = "/opt/claude-isolated/claude-isolated";
 /// The real Claude Code as npm installed it, where it is (`scripts/test-setup-claude`).
 pub const CLAUDE: &str = "/opt/claude-code";
+/// The Rust toolchain that runs the tests.
+pub const RUST: &str = "/opt/rust";
 /// A pasta other than the installed one, first on PATH.
 const PASTA: &str = "/opt/pasta";
 
@@ -51,12 +53,18 @@ pub fn lab() -> Result<()> {
     tmpfs("/run")?;
     // Built aside, since /opt or /tmp may hold the things that go into it.
     let aside = Path::new("/run/opt");
-    for dir in ["lab", "claude-isolated", "pasta", "claude-code"] {
+    for dir in ["lab", "claude-isolated", "pasta", "claude-code", "rust"] {
         fs::create_dir_all(aside.join(dir))?;
     }
     let claude = Path::new(env!("CARGO_MANIFEST_DIR")).join("target/claude-code");
     if claude.exists() {
         bind(&claude, &aside.join("claude-code"))?;
+    }
+    // Cargo tells its children where it lies: in the toolchain's `bin`.
+    if let Some(cargo) = std::env::var_os("CARGO").map(PathBuf::from)
+        && let Some(toolchain) = cargo.parent().and_then(Path::parent)
+    {
+        bind(toolchain, &aside.join("rust"))?;
     }
     fs::copy(own, aside.join("lab/lab"))?;
     fs::hard_link(aside.join("lab/lab"), aside.join("lab/probe"))?;

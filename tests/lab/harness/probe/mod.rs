@@ -2,6 +2,7 @@
 
 pub mod net;
 pub mod session;
+pub mod syscalls;
 pub mod system;
 
 use std::collections::BTreeMap;
@@ -19,6 +20,9 @@ pub fn main(args: &[String]) -> ExitCode {
         ["descriptors"] => system::descriptors(),
         ["mounts", paths @ ..] => system::mounts(paths),
         ["calls"] => system::calls(),
+        ["refused"] => syscalls::refused(),
+        ["abstract", name] => syscalls::abstract_socket(name),
+        ["abstract-own"] => syscalls::abstract_own(),
         ["foreign", table] => system::foreign(table),
         ["talk"] => session::talk(),
         ["listen", port, mark] => session::listen(port, mark),
