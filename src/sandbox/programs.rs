@@ -47,7 +47,7 @@ pub fn find_tool(name: &str, path: &OsStr, writable: &[&Path]) -> Option<PathBuf
     let safe = |file: &PathBuf| {
         let real = file.canonicalize().unwrap_or_else(|_| file.clone());
         let held = |dir: &&Path| file.starts_with(dir) || real.starts_with(dir);
-        !writable.iter().any(|dir| held(&dir))
+        !writable.iter().any(held)
     };
     std::env::split_paths(path)
         .filter(|dir| dir.is_absolute())

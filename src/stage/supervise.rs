@@ -31,12 +31,14 @@ enum End {
 /// Runs until the program has ended; gives the exit status. `program` is its name in messages.
 pub fn supervise(mut running: Running, prepared: &Prepared, program: &str) -> Result<i32> {
     let end = watch(&mut running, prepared);
-    running.watching.finish();
-    let end = end?;
+    let mut watching = std::mem::take(&mut running.watching);
     match end {
-        End::Status(_) | End::NotExecuted(_) => running.helpers.leave(),
-        End::Forced(_) => drop(running),
+        Ok(End::Status(_) | End::NotExecuted(_)) => running.helpers.leave(),
+        // It may run still.
+        Ok(End::Forced(_)) | Err(_) => drop(running),
     }
+    watching.finish();
+    let end = end?;
     match end {
         End::Status(status) | End::Forced(status) => Ok(status),
         End::NotExecuted(errno) => {
