@@ -10,11 +10,15 @@ use crate::cli::{self, DryRun, Options, Parsed};
 use crate::config::environment::FIREWALL_VARIABLE;
 use crate::config::{self, Config};
 use crate::dest::Destination;
+use crate::sandbox::workspace;
 
 pub mod services;
 
 pub use crate::config::environment::Environment;
+pub use files::Files;
 pub use services::{Dbus, Services, Ssh};
+
+pub mod files;
 
 /// What is to be done. The texts end in a line end and are for stdout.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -33,6 +37,7 @@ pub struct Launch {
     pub firewall: Option<Firewall>,
     pub filesystem: Filesystem,
     pub seccomp: bool,
+    pub files: Files,
     /// Programs may create user namespaces.
     pub nested: bool,
     pub services: Services,
@@ -114,7 +119,9 @@ pub fn resolve(args: Vec<OsString>, env: &Environment, cwd: &Path) -> Result<Req
         Parsed::Options(options) => options,
     };
     let only = options.config.as_ref().map(|file| cwd.join(file));
-    let mut config = Config::load(env, only.as_deref())?;
+    let home = env.home.canonicalize().unwrap_or_else(|_| env.home.clone());
+    let workspace = workspace::workspace(cwd, &home).unwrap_or_else(|| cwd.into());
+    let mut config = Config::load(env, only.as_deref(), &workspace)?;
     let mut warnings = std::mem::take(&mut config.warnings);
 
     for entry in &options.allow {
@@ -182,6 +189,7 @@ pub fn resolve(args: Vec<OsString>, env: &Environment, cwd: &Path) -> Result<Req
             nas: config.nas,
         },
         seccomp: config.seccomp,
+        files: config.more,
         nested: config.nested,
         services: config.services,
         config_files: config.files,

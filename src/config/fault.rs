@@ -4,7 +4,7 @@ use std::path::Path;
 
 use toml::de::{DeTable, DeValue};
 
-use super::schema::{self, File};
+use super::schema::{self, File, PROJECT, project_keys};
 use crate::nearest::nearest;
 
 /// Reads the text of `path`.
@@ -39,7 +39,18 @@ fn describe(path: &Path, text: &str, error: &toml::de::Error) -> String {
 fn keys_at(table: &DeTable<'_>, at: usize) -> Vec<String> {
     for (key, value) in table {
         let name = key.get_ref().to_string();
-        if let DeValue::Table(inner) = value.get_ref() {
+        let inner: Vec<&DeTable> = match value.get_ref() {
+            DeValue::Table(inner) => vec![inner],
+            DeValue::Array(items) => {
+                let tables = items.iter().filter_map(|item| match item.get_ref() {
+                    DeValue::Table(inner) => Some(inner),
+                    _ => None,
+                });
+                tables.collect()
+            }
+            _ => Vec::new(),
+        };
+        for inner in inner {
             let below = keys_at(inner, at);
             if !below.is_empty() {
                 return [vec![name], below].concat();
@@ -55,7 +66,20 @@ fn keys_at(table: &DeTable<'_>, at: usize) -> Vec<String> {
 /// What was meant by keys that the schema does not have; `None` where it has them.
 fn unknown(keys: &[String]) -> Option<String> {
     let sections = schema::sections();
-    let names = sections.map(|(name, _)| name);
+    let mut names: Vec<&str> = sections.iter().map(|(name, _)| *name).collect();
+    let keys = match keys.split_first() {
+        Some((first, [])) if first == PROJECT => return None,
+        Some((first, rest)) if first == PROJECT => {
+            if project_keys().contains(&rest[0].as_str()) && rest.len() == 1 {
+                return None;
+            }
+            rest
+        }
+        _ => {
+            names.push(PROJECT);
+            keys
+        }
+    };
     let (first, second) = (keys.first()?, keys.get(1));
     let section = sections.iter().find(|(name, _)| name == first);
     let (word, valid, place) = match (section, second) {
@@ -115,7 +139,23 @@ mod tests {
             ),
             (
                 "[net]",
-                "1: there is no key net; the sections are: firewall, filesystem, sandbox, program",
+                "1: there is no key net; the sections are: firewall, filesystem, sandbox, program, project",
+            ),
+            (
+                "[[project]]\npath = '/a'\n[project.firewall]\npolcy = 'x'",
+                "4: there is no key project.firewall.polcy; did you mean `policy`?",
+            ),
+            (
+                "[[project]]\npath = '/a'\nallow = []",
+                "3: there is no key project.allow; `allow` belongs in [firewall]",
+            ),
+            (
+                "[[project]]\npath = '/a'\n[[project]]\npath = 'b'",
+                "4: project.path: `b` is relative: write it from / or from ~/",
+            ),
+            (
+                "[[project]]\nfirewall.enabled = false",
+                "1: project: missing field `path`",
             ),
             (
                 "firewall = 1",

@@ -1,5 +1,6 @@
 //! Configuration files, merged: the defaults, then each file over what came before.
 
+pub mod directories;
 pub mod environment;
 mod fault;
 mod schema;
@@ -11,7 +12,7 @@ use anyhow::{Context, Result};
 use ipnetwork::IpNetwork;
 
 use crate::dest::Destination;
-use crate::launch::{Netns, OnBlock, PolicyName, Services};
+use crate::launch::{Files, Netns, OnBlock, PolicyName, Services};
 use environment::{Environment, expand};
 pub use schema::is_file;
 
@@ -32,6 +33,7 @@ pub struct Config {
     pub read: Vec<PathBuf>,
     pub nas: Option<PathBuf>,
     pub seccomp: bool,
+    pub more: Files,
     pub nested: bool,
     pub services: Services,
     pub command: PathBuf,
@@ -55,6 +57,7 @@ impl Default for Config {
             read: Vec::new(),
             nas: None,
             seccomp: true,
+            more: Files::default(),
             nested: false,
             services: Services::default(),
             command: "claude".into(),
@@ -70,30 +73,44 @@ impl Config {
     /// exist. Nothing is read from the workspace: the sandbox can write there.
     ///
     /// `Err` names the file, and line and key where it is a matter of its text.
-    pub fn load(env: &Environment, only: Option<&Path>) -> Result<Self> {
+    ///
+    /// `workspace`, a resolved path, is what `[[project]]` settings are for.
+    pub fn load(env: &Environment, only: Option<&Path>, workspace: &Path) -> Result<Self> {
         let mut config = Config::default();
         if let Some(path) = only {
             let text = trust::read(path, env.uid)?
                 .with_context(|| format!("--config: {} does not exist", path.display()))?;
-            config.add(path, &text, &env.home)?;
+            config.add(path, &text, &env.home, workspace)?;
             return Ok(config);
         }
         for path in [&env.system_config, &env.user_config()] {
             if let Some(text) = trust::read(path, env.uid)? {
-                config.add(path, &text, &env.home)?;
+                config.add(path, &text, &env.home, workspace)?;
             }
         }
         Ok(config)
     }
 
     /// Lays the text of one file over what came before: values replace, lists add up, `[program] args` replaces.
-    fn add(&mut self, path: &Path, text: &str, home: &Path) -> Result<()> {
+    fn add(&mut self, path: &Path, text: &str, home: &Path, workspace: &Path) -> Result<()> {
+        let mut file = fault::parse(path, text)?;
+        let project = deepest(std::mem::take(&mut file.project), home, workspace);
+        self.lay(path, file, home);
+        if let Some(project) = project {
+            self.lay(path, project.into_file(), home);
+        }
+        self.files.push(path.into());
+        Ok(())
+    }
+
+    fn lay(&mut self, path: &Path, file: schema::File, home: &Path) {
         let schema::File {
             firewall,
             filesystem,
             sandbox,
             program,
-        } = fault::parse(path, text)?;
+            project: _,
+        } = file;
         match firewall.enabled {
             Some(true) => self.firewall_off = None,
             Some(false) => self.firewall_off = Some(path.into()),
@@ -137,8 +154,22 @@ impl Config {
             self.nas = nas.0.0.map(|nas| expand(&nas.0, home));
         }
         set(&mut self.seccomp, sandbox.seccomp);
-        set(&mut self.nested, sandbox.nested);
         sandbox.services(&mut self.services);
+        let hide = filesystem.hide.into_iter();
+        let hide = hide.map(|pattern| expand(&pattern.0.0, home).to_string_lossy().into());
+        self.more.hide.extend(hide);
+        set(&mut self.more.cache, sandbox.cache);
+        let variables = &mut self.more.environment;
+        set(&mut variables.clear, sandbox.env_clear);
+        variables
+            .pass
+            .extend(sandbox.env_pass.into_iter().map(|name| name.0.0));
+        let values = sandbox.env_set.into_iter();
+        variables
+            .set
+            .extend(values.map(|(name, value)| (name.0.0, value.0.0)));
+        set(&mut self.more.git_config, sandbox.git_config);
+        set(&mut self.nested, sandbox.nested);
         set(
             &mut self.command,
             program.command.map(|c| expand(&c.0.0, home)),
@@ -149,9 +180,23 @@ impl Config {
                 .args
                 .map(|args| args.into_iter().map(|a| a.0.0).collect()),
         );
-        self.files.push(path.into());
-        Ok(())
     }
+}
+
+/// The project whose directory is the deepest one at or above `workspace`.
+fn deepest(
+    projects: Vec<schema::Project>,
+    home: &Path,
+    workspace: &Path,
+) -> Option<schema::Project> {
+    let at = |project: &schema::Project| {
+        let path = expand(&project.path.0.0, home);
+        path.canonicalize().unwrap_or(path)
+    };
+    let matching = projects
+        .into_iter()
+        .filter(|project| workspace.starts_with(at(project)));
+    matching.max_by_key(|project| at(project).components().count())
 }
 
 fn set<T>(value: &mut T, given: Option<T>) {

@@ -1,5 +1,6 @@
 //! The configuration file as it is written: sections, keys and the form of each value.
 
+use std::collections::BTreeMap;
 use std::fmt;
 use std::marker::PhantomData;
 use std::str::FromStr;
@@ -9,6 +10,7 @@ use ipnetwork::IpNetwork;
 use serde::de::{self, Deserialize, Deserializer, Visitor};
 
 use crate::dest::{self, Destination};
+use crate::launch::files::{Cache, GitConfig};
 use crate::launch::{Dbus, Netns, OnBlock, Services, Ssh};
 
 /// One file. What it does not say is `None` or empty.
@@ -19,6 +21,38 @@ pub struct File {
     pub filesystem: Filesystem,
     pub sandbox: Sandbox,
     pub program: Program,
+    pub project: Vec<Project>,
+}
+
+/// Settings for the workspaces at and below one directory.
+#[derive(Debug, serde::Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Project {
+    pub path: Checked<AnchoredPath>,
+    #[serde(default)]
+    pub firewall: Firewall,
+    #[serde(default)]
+    pub filesystem: Filesystem,
+    #[serde(default)]
+    pub sandbox: Sandbox,
+    #[serde(default)]
+    pub program: Program,
+}
+
+/// The table of [`Project`]s in a file.
+pub const PROJECT: &str = "project";
+
+impl Project {
+    /// Its settings, as of a file.
+    pub fn into_file(self) -> File {
+        File {
+            firewall: self.firewall,
+            filesystem: self.filesystem,
+            sandbox: self.sandbox,
+            program: self.program,
+            project: Vec::new(),
+        }
+    }
 }
 
 #[derive(Debug, Default, serde::Deserialize)]
@@ -38,12 +72,18 @@ pub struct Filesystem {
     pub write: Vec<Checked<AnchoredPath>>,
     pub read: Vec<Checked<AnchoredPath>>,
     pub nas: Option<Checked<Nas>>,
+    pub hide: Vec<Checked<Pattern>>,
 }
 
 #[derive(Debug, Default, serde::Deserialize)]
-#[serde(deny_unknown_fields, default)]
+#[serde(deny_unknown_fields, default, rename_all = "kebab-case")]
 pub struct Sandbox {
     pub seccomp: Option<bool>,
+    pub git_config: Option<GitConfig>,
+    pub cache: Option<Cache>,
+    pub env_pass: Vec<Checked<VariablePattern>>,
+    pub env_set: BTreeMap<Checked<Variable>, Checked<Argument>>,
+    pub env_clear: Option<bool>,
     pub nested: Option<bool>,
     pub dbus: Option<Dbus>,
     pub gh: Option<bool>,
@@ -77,7 +117,7 @@ pub struct Program {
 }
 
 /// A string that was read as a `T`; what is wrong with it is an error of its place in the file.
-#[derive(Debug)]
+#[derive(Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Checked<T>(pub T);
 
 impl<'de, T: FromStr<Err = anyhow::Error>> Deserialize<'de> for Checked<T> {
@@ -118,6 +158,59 @@ impl FromStr for AnchoredPath {
             "`{text}` is relative: write it from / or from ~/"
         );
         Ok(AnchoredPath(text.into()))
+    }
+}
+
+/// A path or a name with `*`, `?` and `**`, not expanded.
+#[derive(Debug)]
+pub struct Pattern(pub String);
+
+impl FromStr for Pattern {
+    type Err = anyhow::Error;
+
+    fn from_str(text: &str) -> Result<Self> {
+        no_nul(text)?;
+        ensure!(
+            !text.trim_matches('/').is_empty(),
+            "`{text}` names nothing to hide"
+        );
+        ensure!(
+            !text.split('/').any(|part| part == ".."),
+            "`{text}` has `..` in it: write where it leads to"
+        );
+        Ok(Pattern(text.into()))
+    }
+}
+
+/// The name of an environment variable.
+#[derive(Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Variable(pub String);
+
+impl FromStr for Variable {
+    type Err = anyhow::Error;
+
+    fn from_str(text: &str) -> Result<Self> {
+        let word = |c: char| c.is_ascii_alphanumeric() || c == '_';
+        ensure!(
+            text.chars().all(word) && text.starts_with(|c: char| !c.is_ascii_digit()),
+            "`{text}` is not the name of an environment variable"
+        );
+        Ok(Variable(text.into()))
+    }
+}
+
+/// The name of an environment variable, or how names begin, with `*` at the end.
+#[derive(Debug)]
+pub struct VariablePattern(pub String);
+
+impl FromStr for VariablePattern {
+    type Err = anyhow::Error;
+
+    fn from_str(text: &str) -> Result<Self> {
+        if text != "*" {
+            text.strip_suffix('*').unwrap_or(text).parse::<Variable>()?;
+        }
+        Ok(VariablePattern(text.into()))
     }
 }
 
@@ -203,6 +296,11 @@ fn no_nul(text: &str) -> Result<()> {
     Ok(())
 }
 
+/// The keys of a project.
+pub fn project_keys() -> &'static [&'static str] {
+    keys::<Project>()
+}
+
 /// Every section with its keys, in the order of the structures above.
 pub fn sections() -> [(&'static str, &'static [&'static str]); 4] {
     [
@@ -252,7 +350,9 @@ mod tests {
 
     #[test]
     fn the_sections_are_all_there() {
-        assert_eq!(sections().map(|(name, _)| name), keys::<File>());
+        let names = sections().map(|(name, _)| name);
+        assert_eq!([&names[..], &[PROJECT]].concat(), keys::<File>());
+        assert_eq!([&["path"], &names[..]].concat(), project_keys());
         assert_eq!(
             sections()[0].1,
             ["enabled", "policy", "allow", "home", "on-block", "netns"]

@@ -6,6 +6,7 @@ use nix::unistd::{Uid, mkdtemp};
 
 use super::*;
 use crate::launch::Ssh;
+use crate::launch::files::{Cache, GitConfig, Variables};
 
 /// A private directory with a home in it, removed at the end.
 pub struct Place {
@@ -49,7 +50,7 @@ impl Place {
     }
 
     fn load(&self) -> Result<Config> {
-        Config::load(&self.env, None)
+        Config::load(&self.env, None, &self.dir)
     }
 
     fn refused_file(&self) -> String {
@@ -150,8 +151,8 @@ fn later_files_win_and_lists_add_up() {
     place.system(
         "[firewall]\nenabled = false\npolicy = 'attached'\nallow = ['10.0.0.1']\nhome = ['10.1.0.0/16']\n\
          on-block = 'reject'\nnetns = 'pasta'\n\
-         [filesystem]\nwrite = ['~/a']\nread = ['~/b']\nnas = '/mnt/nas'\n\
-         [sandbox]\nseccomp = false\nnested = true\nssh = 'files'\nusb = true\n[program]\ncommand = 'codex'\nargs = ['a', 'b']\n",
+         [filesystem]\nwrite = ['~/a']\nread = ['~/b']\nnas = '/mnt/nas'\nhide = ['.env', '~/k']\n\
+         [sandbox]\nseccomp = false\nnested = true\nssh = 'files'\nusb = true\ngit-config = 'keep'\ncache = 'none'\nenv-clear = true\nenv-pass = ['A_*']\nenv-set = {X = 'y'}\n[program]\ncommand = 'codex'\nargs = ['a', 'b']\n",
     );
     let system = Config {
         firewall_off: Some(place.env.system_config.clone()),
@@ -164,6 +165,19 @@ fn later_files_win_and_lists_add_up() {
         read: vec![place.env.home.join("b")],
         nas: Some("/mnt/nas".into()),
         seccomp: false,
+        more: Files {
+            hide: vec![
+                ".env".into(),
+                place.env.home.join("k").to_string_lossy().into(),
+            ],
+            git_config: GitConfig::Keep,
+            cache: Cache::None,
+            environment: Variables {
+                clear: true,
+                pass: vec!["A_*".into()],
+                set: vec![("X".into(), "y".into())],
+            },
+        },
         nested: true,
         services: Services {
             ssh: Ssh::Files,
@@ -186,7 +200,7 @@ fn later_files_win_and_lists_add_up() {
         "[firewall]\nenabled = true\npolicy = '/p/mine'\nallow = ['10.0.0.2']\nhome = ['10.2.0.0/16']\n\
          on-block = 'drop'\nnetns = 'auto'\n\
          [filesystem]\nwrite = ['~/c']\nread = ['~']\nnas = ''\n\
-         [sandbox]\nseccomp = true\nnested = false\nssh = 'agent'\ngh = false\n[program]\ncommand = '~/bin/claude'\nargs = []\n",
+         [sandbox]\nseccomp = true\nnested = false\nssh = 'agent'\ngh = false\ngit-config = 'restore'\ncache = 'private'\nenv-clear = false\n[program]\ncommand = '~/bin/claude'\nargs = []\n",
     );
     let meant = Config {
         firewall_off: None,
@@ -202,6 +216,15 @@ fn later_files_win_and_lists_add_up() {
         read: vec![place.env.home.join("b"), place.env.home.clone()],
         nas: None,
         seccomp: true,
+        more: Files {
+            git_config: GitConfig::Restore,
+            cache: Cache::Private,
+            environment: Variables {
+                clear: false,
+                ..both.more.environment.clone()
+            },
+            hide: both.more.hide.clone(),
+        },
         nested: false,
         services: Services {
             gh: false,
@@ -221,13 +244,13 @@ fn one_named_file_instead_of_both() {
     place.system("[firewall]\nenabled = false");
     place.user("nonsense");
     let only = place.dir.join("only.toml");
-    let missing = Config::load(&place.env, Some(&only)).unwrap_err();
+    let missing = Config::load(&place.env, Some(&only), &place.dir).unwrap_err();
     assert_eq!(
         missing.to_string(),
         format!("--config: {} does not exist", only.display())
     );
     place.write(&only, "[firewall]\npolicy = 'attached'");
-    let config = Config::load(&place.env, Some(&only)).unwrap();
+    let config = Config::load(&place.env, Some(&only), &place.dir).unwrap();
     assert_eq!(config.policy, PolicyName::BuiltIn("attached".into()));
     assert_eq!((config.firewall_off, config.files), (None, vec![only]));
 }
@@ -329,7 +352,7 @@ fn the_directory_of_a_link_counts_too() {
     fs::create_dir(&loose).unwrap();
     symlink(&file, loose.join("c.toml")).unwrap();
     set_mode(&loose, 0o777);
-    let refused = Config::load(&place.env, Some(&loose.join("c.toml"))).unwrap_err();
+    let refused = Config::load(&place.env, Some(&loose.join("c.toml")), &place.dir).unwrap_err();
     assert!(
         refused
             .to_string()
@@ -415,4 +438,36 @@ fn a_hundred_thousand_allow_entries_are_read() {
     let config = place.load().unwrap();
     assert_eq!(config.allow.len(), 100_000);
     assert_eq!(config.allow[99_999].to_string(), "10.1.134.159:445/tcp");
+}
+
+#[test]
+fn the_deepest_project_of_the_workspace_applies() {
+    let place = Place::new();
+    place.user(
+        "[firewall]\npolicy = 'attached'\nallow = ['10.0.0.1']\n\
+         [[project]]\npath = '~/src'\nfirewall.policy = 'offline'\n\
+         [[project]]\npath = '~/src/robot'\nfirewall.allow = ['10.0.0.2']\nfilesystem.hide = ['.env']\n\
+         [[project]]\npath = '~/src/rob'\nfirewall.enabled = false\n",
+    );
+    let load = |workspace: &str| {
+        let workspace = place.env.home.join(workspace);
+        Config::load(&place.env, None, &workspace).unwrap()
+    };
+    let name = |config: &Config| match &config.policy {
+        PolicyName::BuiltIn(name) => name.clone(),
+        other => panic!("{other:?}"),
+    };
+    let [elsewhere, src, robot] = ["other", "src/x/y", "src/robot/arm"].map(load);
+    assert_eq!(
+        (name(&elsewhere), elsewhere.allow.len()),
+        ("attached".into(), 1)
+    );
+    assert_eq!((name(&src), src.allow.len()), ("offline".into(), 1));
+    assert_eq!((name(&robot), robot.allow.len()), ("attached".into(), 2));
+    assert_eq!(robot.more.hide, [".env"]);
+    assert!(
+        [elsewhere, src, robot]
+            .iter()
+            .all(|config| config.firewall_off.is_none())
+    );
 }

@@ -41,6 +41,7 @@ fn default_launch() -> Launch {
         }),
         filesystem: Filesystem::default(),
         seccomp: true,
+        files: Files::default(),
         nested: false,
         services: Services::default(),
         config_files: vec![],

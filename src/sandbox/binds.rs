@@ -8,7 +8,11 @@ use anyhow::{Context, Result, bail};
 
 use crate::launch::{Filesystem, Ssh};
 
+use super::cache;
+use super::git::{self, Git};
+use super::hide;
 use super::layout::{Access, Layout, Mount};
+use super::notice::NOTICE;
 use super::protect::{keep, protect};
 use super::ssh;
 use super::toolchains;
@@ -47,6 +51,25 @@ const PROC_READ_ONLY: &[&str] = &[
     "/proc/fs",
 ];
 
+/// What container runtimes mask, besides (moby's and containerd's default `MaskedPaths`): addresses of the kernel, keys,
+/// timers and measurements of other processes' work.
+const MASKED: &[&str] = &[
+    "/proc/acpi",
+    "/proc/asound",
+    "/proc/interrupts",
+    "/proc/kallsyms",
+    "/proc/kcore",
+    "/proc/key-users",
+    "/proc/keys",
+    "/proc/latency_stats",
+    "/proc/sched_debug",
+    "/proc/scsi",
+    "/proc/timer_list",
+    "/proc/timer_stats",
+    "/sys/devices/virtual/powercap",
+    "/sys/firmware",
+];
+
 /// What the layout is made from. Paths are absolute; `home` and `cwd` are resolved.
 #[derive(Debug)]
 pub struct Facts<'a> {
@@ -65,13 +88,24 @@ pub struct Facts<'a> {
     pub protected: &'a [PathBuf],
     pub ssh: Ssh,
     pub claude_config_dir: Option<&'a Path>,
+    /// The descriptor with the sandbox's copy of `~/.claude.json`.
+    pub claude_json: Option<RawFd>,
     /// The resolved path of `/etc/resolv.conf`, and the descriptor with the sandbox's own, where it gets one.
     pub resolv: Option<(&'a Path, Option<RawFd>)>,
     pub bashrc: Option<RawFd>,
+    /// Patterns of what reads as empty.
+    pub hide: &'a [String],
+    /// Directories of this program's own, never visible; none need exist.
+    pub own: &'a [PathBuf],
+    /// `$XDG_CACHE_HOME`, and what is bound in its place and in that of other caches.
+    pub cache_home: &'a Path,
+    pub cache: Option<&'a Path>,
+    /// The descriptor with what the program can read about its sandbox.
+    pub notice: RawFd,
 }
 
 /// The sandbox's mounts, and one line for each thing that was left out. `Err` where something cannot be protected.
-pub fn layout(facts: &Facts) -> Result<(Layout, Vec<String>)> {
+pub fn layout(facts: &Facts) -> Result<(Layout, Git, Vec<String>)> {
     let mut warnings = Vec::new();
     let mut layout = Layout::default();
     system(&mut layout, facts.home);
@@ -86,6 +120,7 @@ pub fn layout(facts: &Facts) -> Result<(Layout, Vec<String>)> {
     }
     home(&mut layout, facts)?;
     programs(&mut layout, facts);
+    cache::bind(&mut layout, facts.home, facts.cache_home, facts.cache);
     asked_for(&mut layout, facts, &mut warnings)?;
     if let Some((path, fd)) = facts.resolv {
         match fd {
@@ -98,19 +133,39 @@ pub fn layout(facts: &Facts) -> Result<(Layout, Vec<String>)> {
         }
     }
     // What is bound here must be what the next start binds, too.
-    let state = CLAUDE_STATE.map(|name| facts.home.join(name));
+    let state = facts.home.join(CLAUDE_STATE[0]);
     let filesystem = facts.filesystem;
     for path in filesystem
         .write
         .iter()
         .chain(&filesystem.read)
         .chain(&filesystem.nas)
-        .chain(&state)
+        .chain([&state])
     {
         keep(&mut layout, path)?;
     }
+    // Not where the user's own is visible: there it can be replaced, or was asked for.
+    let json = facts.home.join(CLAUDE_STATE[1]);
+    if let Some(fd) = facts.claude_json.filter(|_| !layout.shows(&json)) {
+        layout.push(Mount::File { fd, to: json });
+    }
+    let git = git::secure(&mut layout, &roots(facts), facts.home, &mut warnings);
     for path in facts.protected {
         protect(&mut layout, path)?;
+    }
+    let mut bound = roots(facts);
+    let read = facts.filesystem.read.iter();
+    bound.extend(read.filter_map(|path| path.canonicalize().ok()));
+    hide::hide(&mut layout, facts.hide, &bound, &mut warnings);
+    for dir in facts.own {
+        hide::mask(&mut layout, dir);
+    }
+    // In the host's own /run there is no place for it.
+    if !layout.shows(Path::new("/run")) {
+        layout.push(Mount::Data {
+            fd: facts.notice,
+            to: NOTICE.into(),
+        });
     }
     layout.bind_at(facts.self_exe, Path::new(INIT), Access::ReadOnly);
     if let Some(fd) = facts.bashrc {
@@ -119,7 +174,7 @@ pub fn layout(facts: &Facts) -> Result<(Layout, Vec<String>)> {
             to: BASHRC.into(),
         });
     }
-    Ok((layout, warnings))
+    Ok((layout, git, warnings))
 }
 
 fn system(layout: &mut Layout, home: &Path) {
@@ -131,6 +186,12 @@ fn system(layout: &mut Layout, home: &Path) {
     layout.push(Mount::Proc("/proc".into()));
     for path in PROC_READ_ONLY {
         layout.bind_existing(Path::new(path), Access::ReadOnly);
+    }
+    for path in MASKED.iter().map(Path::new).filter(|path| path.exists()) {
+        layout.push(match path.is_dir() {
+            true => Mount::Tmpfs(path.into()),
+            false => Mount::Null(path.into()),
+        });
     }
     layout.push(Mount::Tmpfs("/tmp".into()));
     layout.push(Mount::Tmpfs("/var/tmp".into()));
@@ -162,13 +223,9 @@ fn home(layout: &mut Layout, facts: &Facts) -> Result<()> {
             layout.bind(&dir, Access::ReadOnly);
         }
     }
-    for path in CLAUDE_STATE
-        .map(in_home)
-        .iter()
-        .filter(|path| path.exists())
-    {
-        let real = acceptable(path, facts)?;
-        layout.bind_at(&real, path, Access::ReadWrite);
+    let state = in_home(CLAUDE_STATE[0]);
+    if state.exists() {
+        layout.bind_at(&acceptable(&state, facts)?, &state, Access::ReadWrite);
     }
     if let Some(dir) = facts
         .claude_config_dir
@@ -291,6 +348,18 @@ fn acceptable(path: &Path, facts: &Facts) -> Result<PathBuf> {
         );
     }
     Ok(real)
+}
+
+/// Where the user's own work is bound read-write, resolved.
+fn roots(facts: &Facts) -> Vec<PathBuf> {
+    let asked = facts.filesystem.write.iter();
+    let asked = asked.filter_map(|path| path.canonicalize().ok());
+    facts
+        .workspace
+        .map(Path::to_path_buf)
+        .into_iter()
+        .chain(asked)
+        .collect()
 }
 
 /// Whether a real file system is mounted at `path`. Looking into it first triggers an autofs mount; a direct mount

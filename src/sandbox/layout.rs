@@ -20,6 +20,8 @@ pub enum Mount {
         access: Access,
     },
     Tmpfs(PathBuf),
+    /// The null device: reads as empty, and keeps nothing.
+    Null(PathBuf),
     Proc(PathBuf),
     Dev(PathBuf),
     Symlink {
@@ -30,6 +32,11 @@ pub enum Mount {
     Dir(PathBuf),
     /// The same, for its owner alone.
     PrivateDir(PathBuf),
+    /// The bytes of an inherited descriptor, as a file of the sandbox's own that can be replaced: no mount point.
+    File {
+        fd: RawFd,
+        to: PathBuf,
+    },
     /// The bytes of an inherited descriptor, as a program.
     Executable {
         fd: RawFd,
@@ -112,6 +119,12 @@ impl Layout {
         }
     }
 
+    /// Takes out what is mounted below `path`.
+    pub fn clear_below(&mut self, path: &Path) {
+        self.mounts
+            .retain(|mount| mount.to() == path || !mount.to().starts_with(path));
+    }
+
     /// Binds `path` onto itself, in the place of a mount with that destination.
     pub fn cover(&mut self, path: &Path, access: Access) {
         let (from, to) = (path.to_path_buf(), path.to_path_buf());
@@ -168,6 +181,21 @@ impl Layout {
     /// Whether the host's `path` is seen inside, under the same name.
     pub fn shows(&self, path: &Path) -> bool {
         matches!(self.over(path), Some(Mount::Bind { from, to, .. }) if from == to)
+    }
+
+    /// Every path inside under which the host's `path` is seen.
+    pub fn places(&self, path: &Path) -> Vec<PathBuf> {
+        let seen = |mount: &Mount| match mount {
+            Mount::Bind { from, to, .. } => {
+                let place = match path.strip_prefix(from).ok()? {
+                    below if below.as_os_str().is_empty() => to.clone(),
+                    below => to.join(below),
+                };
+                (self.over(&place) == Some(mount)).then_some(place)
+            }
+            _ => None,
+        };
+        self.mounts.iter().filter_map(seen).collect()
     }
 
     /// Whether what is written to the host's `path` inside reaches the host.
@@ -257,6 +285,9 @@ impl Layout {
                     args.extend([option.into(), from.into(), to.into()]);
                 }
                 Mount::Tmpfs(to) => args.extend(["--tmpfs".into(), to.into()]),
+                Mount::Null(to) => {
+                    args.extend(["--dev-bind".into(), "/dev/null".into(), to.into()])
+                }
                 Mount::Proc(to) => args.extend(["--proc".into(), to.into()]),
                 Mount::Dev(to) => args.extend(["--dev".into(), to.into()]),
                 Mount::Dir(to) => args.extend(["--dir".into(), to.into()]),
@@ -270,6 +301,10 @@ impl Layout {
                 Mount::Executable { fd, to } => {
                     args.extend(["--perms", "0555", "--ro-bind-data"].map(OsString::from));
                     args.extend([fd.to_string().into(), to.into()]);
+                }
+                Mount::File { fd, to } => {
+                    let option = ["--perms".into(), "0600".into(), "--file".into()];
+                    args.extend(option.into_iter().chain([fd.to_string().into(), to.into()]));
                 }
                 Mount::Data { fd, to } => {
                     // The default is 0600, which would hide it from a program with another uid.
@@ -287,8 +322,8 @@ impl Mount {
     fn to(&self) -> &Path {
         match self {
             Mount::Bind { to, .. } | Mount::Data { to, .. } | Mount::Executable { to, .. } => to,
-            Mount::Symlink { to, .. } => to,
-            Mount::Tmpfs(to) | Mount::Proc(to) | Mount::Dev(to) => to,
+            Mount::Symlink { to, .. } | Mount::File { to, .. } => to,
+            Mount::Tmpfs(to) | Mount::Null(to) | Mount::Proc(to) | Mount::Dev(to) => to,
             Mount::Dir(to) | Mount::PrivateDir(to) => to,
         }
     }

@@ -3,7 +3,12 @@
 pub mod binds;
 pub mod bus;
 pub mod bwrap;
+pub mod cache;
+pub mod environment;
+pub mod git;
+pub mod hide;
 pub mod layout;
+pub mod notice;
 pub mod programs;
 pub mod protect;
 pub mod seccomp;

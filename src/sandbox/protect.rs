@@ -7,6 +7,7 @@ use std::ffi::OsStr;
 use std::path::{Component, Path, PathBuf};
 
 use anyhow::{Result, bail};
+use nix::unistd::{AccessFlags, access};
 
 use super::layout::{Access, Layout, Mount};
 
@@ -24,11 +25,18 @@ pub fn protect(layout: &mut Layout, path: &Path) -> Result<()> {
         .collect::<Vec<_>>()
     {
         let (from, to, access) = (name.host, name.seen, Access::ReadOnly);
-        layout.push(match from.symlink_metadata() {
-            Ok(_) => Mount::Bind { from, to, access },
+        let mount = match (from.symlink_metadata(), from.parent(), to.parent()) {
+            (Ok(_), ..) => Mount::Bind { from, to, access },
+            // No place for a mount: a read-only file system, as a rule.
+            (Err(_), Some(dir), Some(seen)) if !is_writable(dir) => Mount::Bind {
+                from: dir.to_path_buf(),
+                to: seen.to_path_buf(),
+                access,
+            },
             // Nothing there yet, and nothing is to come there.
-            Err(_) => Mount::Tmpfs(to),
-        });
+            (Err(_), ..) => Mount::Tmpfs(to),
+        };
+        layout.push(mount);
     }
     Ok(())
 }
@@ -53,18 +61,38 @@ pub fn keep(layout: &mut Layout, path: &Path) -> Result<PathBuf> {
         );
     }
     for name in layout.names_of(&way.end) {
-        for dir in name.seen.ancestors().skip(1) {
-            if layout.writable(dir) && layout.mount_point(dir) != Some(dir) {
-                let (from, to) = (layout.source_of(dir), dir.to_path_buf());
-                layout.push(Mount::Bind {
-                    from,
-                    to,
-                    access: Access::ReadWrite,
-                });
-            }
-        }
+        pin_above(layout, &name.seen);
     }
     Ok(way.end)
+}
+
+fn is_writable(dir: &Path) -> bool {
+    access(dir, AccessFlags::W_OK).is_ok()
+}
+
+/// Makes the directory `path` a mount point, still writable, that can neither be renamed nor replaced where a read-write
+/// bind shows it. `Err` as with [`protect`].
+pub fn pin(layout: &mut Layout, path: &Path) -> Result<()> {
+    let end = keep(layout, path)?;
+    for name in layout.names_of(&end) {
+        pin_above(layout, &name.seen.join("below"));
+    }
+    Ok(())
+}
+
+/// Every directory above `seen`, a path inside, becomes a mount point where it can be written: what lies above something
+/// protected must stay where it is.
+fn pin_above(layout: &mut Layout, seen: &Path) {
+    for dir in seen.ancestors().skip(1) {
+        if layout.writable(dir) && layout.mount_point(dir) != Some(dir) {
+            let (from, to) = (layout.source_of(dir), dir.to_path_buf());
+            layout.push(Mount::Bind {
+                from,
+                to,
+                access: Access::ReadWrite,
+            });
+        }
+    }
 }
 
 /// A path followed to its end.

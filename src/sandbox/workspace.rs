@@ -58,7 +58,8 @@ pub fn workspace(cwd: &Path, home: &Path) -> Option<PathBuf> {
         .map(Path::to_path_buf)
 }
 
-fn may_be_workspace(dir: &Path, home: &Path) -> bool {
+/// Whether `dir` may be bound read-write without being asked.
+pub fn may_be_workspace(dir: &Path, home: &Path) -> bool {
     !home.starts_with(dir)
         && !NEVER.iter().any(|never| dir == Path::new(never))
         && !NEVER_BELOW.iter().any(|never| dir.starts_with(never))

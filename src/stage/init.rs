@@ -60,6 +60,7 @@ fn guarded(control: &Channel, command: &[OsString]) -> Result<i32> {
             signals,
             ssh_agents,
             secret,
+            home,
         },
         fds,
     ) = control.receive()?
@@ -73,6 +74,12 @@ fn guarded(control: &Channel, command: &[OsString]) -> Result<i32> {
         .context("the list of binds is missing")?;
     let bound: Vec<Bound> = serde_json::from_reader(BufReader::new(File::from(bound)))?;
     bound.iter().try_for_each(Bound::check)?;
+    if let Some(home) = home {
+        // Before the program can put anything else there.
+        let dir = std::fs::File::open(&home)
+            .with_context(|| format!("cannot open {} in the sandbox", home.display()))?;
+        control.send(&FromInit::Home, &[dir.as_fd()])?;
+    }
     system::set_open_files(nofile)?;
     landlock::scope(netns.is_none())?;
     if ssh_agents > 0 {

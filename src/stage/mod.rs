@@ -3,15 +3,18 @@
 //! [`outer`], the user's command, prepares everything and stays as the supervisor; [`inner`] is root of the user
 //! namespace that owns the sandbox's network and loads the table; [`init`] is the sandbox's first process.
 
+pub mod claude_json;
 pub mod dbus_proxy;
 pub mod dry_run;
 pub mod gh;
+pub mod git_watch;
 pub mod helpers;
 pub mod init;
 pub mod inner;
 pub mod landlock;
 pub mod namespace;
 pub mod outer;
+pub mod own;
 pub mod pasta;
 pub mod plan;
 pub mod prepare;
@@ -21,6 +24,7 @@ pub mod start;
 pub mod stdio;
 pub mod supervise;
 pub mod system;
+pub mod watching;
 pub mod wire;
 
 use std::ffi::OsString;

@@ -6,7 +6,8 @@ use anyhow::{Result, bail};
 
 use super::prepare::{self, Surroundings};
 use super::start::{self, Interrupted};
-use super::{EXIT_NOT_FOUND, EXIT_OURS, dry_run, put, say, stdio, supervise};
+use super::{EXIT_NOT_FOUND, EXIT_OURS, dry_run, own, put, say, stdio, supervise};
+use crate::launch::files::Cache;
 use crate::launch::{self, Action, Environment, Launch, Program, Request};
 
 /// Runs the command line; gives the exit status.
@@ -48,9 +49,14 @@ fn launch(args: Vec<OsString>) -> Result<i32> {
 fn start(launch: &Launch, around: &Surroundings) -> Result<i32> {
     stdio::check()?;
     if !matches!(launch.program, Program::Exec { .. })
-        && let Err(e) = prepare::create_claude_state(&around.home)
+        && let Err(e) = own::create_claude_state(&around.home)
     {
         say(&format!("{e:#}: what Claude stores there will be lost"));
+    }
+    if launch.files.cache == Cache::Private
+        && let Err(e) = own::create_caches(around)
+    {
+        say(&format!("{e:#}: what is downloaded there will be lost"));
     }
     let prepared = prepare::prepare(launch, around)?;
     prepare::require_all(&prepared.missing)?;
@@ -63,5 +69,5 @@ fn start(launch: &Launch, around: &Surroundings) -> Result<i32> {
         say(warning);
     }
     let running = start::start(&prepared, around)?;
-    supervise::supervise(running, &program)
+    supervise::supervise(running, &prepared, &program)
 }

@@ -2,6 +2,7 @@
 
 use std::ffi::OsString;
 use std::os::fd::RawFd;
+use std::path::PathBuf;
 
 use nftables::schema::Nftables;
 use serde::{Deserialize, Serialize};
@@ -21,6 +22,10 @@ pub mod fd {
     /// The program that says which address is to be opened, for `$BROWSER` and in the place of xdg-open.
     pub const BROWSER: RawFd = 14;
     pub const XDG_OPEN: RawFd = 15;
+    /// The sandbox's copy of `~/.claude.json`.
+    pub const CLAUDE_JSON: RawFd = 20;
+    /// What the program can read about its sandbox.
+    pub const NOTICE: RawFd = 21;
 }
 
 /// Outer to inner, in a memfd (an allowlist may be long).
@@ -80,6 +85,8 @@ pub enum ToInit {
         ssh_agents: usize,
         /// Variables that are passed here and nowhere else, since they are secret.
         secret: Vec<(OsString, OsString)>,
+        /// The directory to hand out as [`FromInit::Home`].
+        home: Option<PathBuf>,
     },
     /// Pass a signal on to the program.
     Signal(i32),
@@ -94,6 +101,8 @@ pub enum FromInit {
     Refused {
         message: String,
     },
+    /// Beside it: the sandbox's home directory.
+    Home,
     /// The program runs.
     Started,
     /// The listening sockets of the ssh-agent relays are beside this.

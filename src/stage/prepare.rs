@@ -9,19 +9,24 @@ use ipnetwork::IpNetwork;
 use nftables::schema::Nftables;
 use nix::unistd::{AccessFlags, access, getgid, getgroups, getuid};
 
+use super::claude_json::ClaudeJson;
 use super::plan::fd;
-use super::{gh, namespace, pasta};
+use super::{gh, namespace, own, pasta};
+use crate::config::directories::Directories;
 use crate::dest::Allowed;
 use crate::dns::{self, resolv::Resolv};
 use crate::host::uplink::{self, Uplink};
 use crate::host::{Attached, Network, attached, names};
+use crate::launch::files::{Cache, GitConfig};
 use crate::launch::{self, Dbus, Launch, Netns, Program};
-use crate::policy::{Policy, document, ruleset::Ruleset};
+use crate::policy::{Policy, document, ruleset::Ruleset, words};
 use crate::sandbox::binds::{self, BASHRC, CLAUDE_STATE, Facts, INIT};
+use crate::sandbox::git::Git;
 use crate::sandbox::layout::Bound;
+use crate::sandbox::notice::{self, NOTICE};
 use crate::sandbox::programs::{self, Needed, missing_message};
 use crate::sandbox::session::{self, Outside, Session};
-use crate::sandbox::{bus, bwrap, seccomp, sockets, workspace};
+use crate::sandbox::{bus, bwrap, environment, seccomp, sockets, workspace};
 
 /// How long names of the allowlist may take to resolve.
 const NAMES: Duration = Duration::from_secs(5);
@@ -53,6 +58,13 @@ pub struct Prepared {
     /// gh, where it has to be asked for its token.
     pub gh: Option<PathBuf>,
     pub warnings: Vec<String>,
+    /// Repositories whose configuration the program can change.
+    pub git: Git,
+    pub keep_git_config: bool,
+    /// What the program can read about its sandbox.
+    pub notice: Option<String>,
+    /// Where the sandbox gets a copy of it.
+    pub claude_json: Option<ClaudeJson>,
 }
 
 impl Prepared {
@@ -104,6 +116,7 @@ pub struct Surroundings {
     pub self_exe: PathBuf,
     /// Where configuration is looked for, whether or not it is there.
     pub config_dirs: Vec<PathBuf>,
+    pub directories: Directories,
 }
 
 impl Surroundings {
@@ -112,6 +125,7 @@ impl Surroundings {
         let config_dirs = [environment.user_config(), environment.system_config];
         let home = environment.home;
         let home_name = home.clone();
+        let directories = Directories::new(|name| std::env::var_os(name), &home, getuid());
         let self_exe = std::env::current_exe().context("cannot find the path of this program")?;
         if !self_exe.exists() {
             bail!(
@@ -125,6 +139,7 @@ impl Surroundings {
             cwd: std::env::current_dir().context("the current directory cannot be used")?,
             path: std::env::var_os("PATH").unwrap_or_else(|| "/usr/local/bin:/usr/bin:/bin".into()),
             self_exe,
+            directories,
             config_dirs: config_dirs
                 .iter()
                 .filter_map(|file| file.parent())
@@ -217,11 +232,21 @@ pub fn prepare(launch: &Launch, around: &Surroundings) -> Result<Prepared> {
     protected.push(around.self_exe.clone());
     let ctl = around.self_exe.with_file_name("claude-isolatedctl");
     protected.extend(ctl.exists().then_some(ctl));
+    protected.extend(own::programs(launch, &around.home, found.as_deref()));
     if let Some(launch::PolicyName::File(file)) = launch.firewall.as_ref().map(|f| &f.policy) {
         protected.push(file.clone());
     }
     let claude_config_dir = std::env::var_os("CLAUDE_CONFIG_DIR").map(PathBuf::from);
-    let (mut layout, left_out) = binds::layout(&Facts {
+    let claude_json = ClaudeJson::read(&around.home);
+    let directories = &around.directories;
+    let ours = [
+        &directories.config,
+        &directories.state,
+        &directories.runtime,
+        &directories.cache,
+    ];
+    let own_dirs: Vec<PathBuf> = around.config_dirs.iter().chain(ours).cloned().collect();
+    let (mut layout, git, left_out) = binds::layout(&Facts {
         home: &around.home,
         home_name: &around.home_name,
         cwd: &around.cwd,
@@ -233,12 +258,22 @@ pub fn prepare(launch: &Launch, around: &Surroundings) -> Result<Prepared> {
         protected: &protected,
         ssh: launch.services.ssh,
         claude_config_dir: claude_config_dir.as_deref(),
+        claude_json: claude_json.as_ref().map(|_| fd::CLAUDE_JSON),
         resolv: resolv_conf
             .as_ref()
             .map(|path| (path.as_path(), resolv.as_ref().map(|_| fd::RESOLV))),
         bashrc: shell.then_some(fd::BASHRC),
+        hide: &launch.files.hide,
+        own: &own_dirs,
+        cache_home: &around.directories.cache_home,
+        cache: (launch.files.cache == Cache::Private && own::caches_are_ours(around))
+            .then_some(around.directories.cache.as_path()),
+        notice: fd::NOTICE,
     })?;
     warnings.extend(left_out);
+    let claude_json = claude_json.filter(|json| {
+        layout.mount_point(&json.path) == Some(&json.path) && !layout.shows(&json.path)
+    });
     let asked = binds::asked(workspace.as_deref(), &launch.filesystem);
     let left = sockets::cover(&mut layout, &asked, &sockets::User::current());
     warnings.extend(sockets::left(&left));
@@ -265,10 +300,21 @@ pub fn prepare(launch: &Launch, around: &Surroundings) -> Result<Prepared> {
         &around.home
     };
 
-    if getuid().is_root() {
-        let set = &mut session.variables.set;
-        set.push(("IS_SANDBOX".into(), "1".into()));
-    }
+    let asked_of_variables = &launch.files.environment;
+    let host = variables.iter().map(|(name, _)| name.clone());
+    session
+        .variables
+        .unset
+        .retain(|name| !environment::passes(asked_of_variables, name));
+    session
+        .variables
+        .unset
+        .extend(environment::removed(asked_of_variables, host));
+    let more = environment::set(asked_of_variables, getuid().is_root());
+    session
+        .variables
+        .set
+        .extend(more.iter().map(|(name, value)| (name.into(), value.into())));
     let mut command = vec![path.into_os_string()];
     command.extend(args);
     if command.len() > MAX_ARGS {
@@ -288,6 +334,16 @@ pub fn prepare(launch: &Launch, around: &Surroundings) -> Result<Prepared> {
         variables: &session.variables,
         command: &command,
     });
+    let notice = (layout.mount_point(Path::new(NOTICE)) == Some(Path::new(NOTICE))).then(|| {
+        let rules = firewall
+            .as_ref()
+            .map(|f| (f.policy.name.as_str(), words::table(&f.policy)));
+        let rules = rules.as_ref().map(|(name, table)| (*name, table.as_str()));
+        let asked = launch.filesystem.write.iter().cloned();
+        let mut writable: Vec<PathBuf> = workspace.into_iter().chain(asked).collect();
+        writable.push(around.home.join(CLAUDE_STATE[0]));
+        notice::text(rules, &writable, &launch.files.hide)
+    });
     Ok(Prepared {
         firewall,
         bwrap,
@@ -302,6 +358,10 @@ pub fn prepare(launch: &Launch, around: &Surroundings) -> Result<Prepared> {
         proxy,
         gh,
         warnings,
+        git,
+        notice,
+        keep_git_config: launch.files.git_config == GitConfig::Keep,
+        claude_json,
     })
 }
 
@@ -421,26 +481,6 @@ fn not_visible(cwd: &Path, home: &Path) -> String {
             home.display()
         )
     }
-}
-
-/// Makes Claude's directory and file where they are absent: what it wrote there would be lost with the sandbox, the
-/// first login before all else.
-pub fn create_claude_state(home: &Path) -> Result<()> {
-    use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
-    let [dir, file] = CLAUDE_STATE.map(|name| home.join(name));
-    if !dir.exists() {
-        std::fs::DirBuilder::new()
-            .mode(0o700)
-            .create(&dir)
-            .with_context(|| format!("cannot create {}", dir.display()))?;
-    }
-    if !file.exists() {
-        let mut options = std::fs::OpenOptions::new();
-        let made = options.write(true).create_new(true).mode(0o600).open(&file);
-        let made = made.and_then(|mut made| std::io::Write::write_all(&mut made, b"{}\n"));
-        made.with_context(|| format!("cannot create {}", file.display()))?;
-    }
-    Ok(())
 }
 
 /// Whether this process runs in a sandbox of ours already: something is mounted where only we mount. A file of that

@@ -5,7 +5,7 @@
 use std::ffi::OsString;
 use std::fmt;
 use std::os::fd::{AsFd, BorrowedFd, FromRawFd, IntoRawFd, OwnedFd, RawFd};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail};
@@ -20,6 +20,7 @@ use super::helpers::{Helpers, how};
 use super::plan::{FromInner, Plan, Signals, Start, ToInit, ToInner, fd};
 use super::prepare::{BASHRC_TEXT, Firewall, Prepared, Surroundings, Way};
 use super::spawn::{self, Log};
+use super::watching::Watching;
 use super::wire::{Channel, Received};
 use super::{dbus_proxy, gh, pasta, say, signals, system};
 use crate::dns::relay::Relay;
@@ -74,6 +75,7 @@ pub struct Running {
     pub log: Log,
     /// Until when the program has to run; `None` once it does.
     pub start_by: Option<Instant>,
+    pub watching: Watching,
 }
 
 /// Starts everything and opens the gate.
@@ -102,6 +104,7 @@ pub fn start(prepared: &Prepared, around: &Surroundings) -> Result<Running> {
             netlink: None,
             log: Log::new()?,
             start_by: Some(Instant::now() + LIMIT),
+            watching: Watching::start(prepared),
         },
     };
     let gh = prepared.gh.as_ref();
@@ -132,6 +135,11 @@ pub fn start(prepared: &Prepared, around: &Surroundings) -> Result<Running> {
             Some(gh) => starting.running.gh_token(gh)?,
             None => Vec::new(),
         },
+        home: prepared
+            .claude_json
+            .as_ref()
+            .and_then(|json| json.path.parent())
+            .map(Path::to_path_buf),
     };
     let bound = serde_json::to_vec(&prepared.bound)?;
     let bound = system::memory_file("claude-isolated-bound", &bound)?;
@@ -148,6 +156,11 @@ fn inherited(prepared: &Prepared, gate: Channel) -> Result<Vec<(OwnedFd, RawFd)>
         (prepared.seccomp.as_deref(), fd::SECCOMP),
         (prepared.resolv.as_deref().map(str::as_bytes), fd::RESOLV),
         (bashrc, fd::BASHRC),
+        (prepared.notice.as_deref().map(str::as_bytes), fd::NOTICE),
+        (
+            prepared.claude_json.as_ref().map(|json| &json.text[..]),
+            fd::CLAUDE_JSON,
+        ),
     ];
     let browser = &prepared.session.browser;
     let browser = browser

@@ -12,6 +12,7 @@ use nix::sys::signal::Signal;
 
 use super::helpers::how;
 use super::plan::{FromInit, FromInner, ToInit};
+use super::prepare::Prepared;
 use super::start::{LIMIT, Running};
 use super::wire::Received;
 use super::{EXIT_CANNOT_EXECUTE, EXIT_NOT_FOUND, signals};
@@ -29,12 +30,16 @@ enum End {
 }
 
 /// Runs until the program has ended; gives the exit status. `program` is its name in messages.
-pub fn supervise(mut running: Running, program: &str) -> Result<i32> {
-    let end = watch(&mut running)?;
+pub fn supervise(mut running: Running, prepared: &Prepared, program: &str) -> Result<i32> {
+    let end = watch(&mut running, prepared);
+    let mut watching = std::mem::take(&mut running.watching);
     match end {
-        End::Status(_) | End::NotExecuted(_) => running.helpers.leave(),
-        End::Forced(_) => drop(running),
+        Ok(End::Status(_) | End::NotExecuted(_)) => running.helpers.leave(),
+        // It may run still.
+        Ok(End::Forced(_)) | Err(_) => drop(running),
     }
+    watching.finish();
+    let end = end?;
     match end {
         End::Status(status) | End::Forced(status) => Ok(status),
         End::NotExecuted(errno) => {
@@ -63,12 +68,12 @@ fn not_executed(errno: Errno) -> String {
     }
 }
 
-fn watch(running: &mut Running) -> Result<End> {
+fn watch(running: &mut Running, prepared: &Prepared) -> Result<End> {
     // When the program was told to end: from then on its time is limited.
     let mut ending: Option<(i32, Instant)> = None;
     loop {
         // First whether the program runs: it then has had a terminal's signals itself.
-        if let Some(end) = from_init(running)? {
+        if let Some(end) = from_init(running, prepared)? {
             return Ok(end);
         }
         if let Some(end) = signalled(running, &mut ending)? {
@@ -76,7 +81,7 @@ fn watch(running: &mut Running) -> Result<End> {
         }
         if let Some(reason) = lost(running)? {
             // The end of the sandbox and the program's own may cross.
-            if let Some(end) = from_init(running)? {
+            if let Some(end) = from_init(running, prepared)? {
                 return Ok(end);
             }
             return match ending {
@@ -132,10 +137,15 @@ fn signalled(running: &mut Running, ending: &mut Option<(i32, Instant)>) -> Resu
 /// Sleeps until something happens, and lets the relay work.
 fn wait(running: &mut Running, until: Option<Instant>) -> Result<()> {
     let deadline = running.relay.as_ref().and_then(|relay| relay.deadline());
-    let deadline = [deadline, until, running.start_by]
-        .into_iter()
-        .flatten()
-        .min();
+    let deadline = [
+        deadline,
+        until,
+        running.start_by,
+        running.watching.deadline(),
+    ]
+    .into_iter()
+    .flatten()
+    .min();
     let timeout = deadline.map_or(PollTimeout::NONE, |at| {
         // Rounded up: a wake-up before the time would only be followed by another.
         let left = at.saturating_duration_since(Instant::now()) + Duration::from_millis(1);
@@ -151,6 +161,10 @@ fn wait(running: &mut Running, until: Option<Instant>) -> Result<()> {
             .iter()
             .map(|inner| PollFd::new(inner.as_fd(), PollFlags::POLLIN)),
     );
+    let started = running.start_by.is_none();
+    let watching = running.watching.fds();
+    let watching = watching.iter().filter(|_| started);
+    fds.extend(watching.map(|fd| PollFd::new(*fd, PollFlags::POLLIN)));
     let ours = fds.len();
     let relay = running.relay.iter().flat_map(|relay| relay.interests());
     let agent = running
@@ -181,11 +195,14 @@ fn wait(running: &mut Running, until: Option<Instant>) -> Result<()> {
         }
         relay.tick(now);
     }
+    if started {
+        running.watching.tick(Instant::now());
+    }
     Ok(())
 }
 
 /// What the sandbox's first process says: the end, where it was one.
-fn from_init(running: &mut Running) -> Result<Option<End>> {
+fn from_init(running: &mut Running, prepared: &Prepared) -> Result<Option<End>> {
     // The last word counts: a program that goes on has not stopped.
     let mut stopped = None;
     while running.gate.readable(Duration::ZERO)? {
@@ -199,8 +216,10 @@ fn from_init(running: &mut Running) -> Result<Option<End>> {
             Received::Message(FromInit::NotExecuted { errno }, _) => {
                 return Ok(Some(End::NotExecuted(Errno::from_raw(errno))));
             }
+            Received::Message(FromInit::Home, fds) => running.watching.home(fds.into_iter().next()),
             Received::Message(FromInit::Started, _) => {
                 running.start_by = None;
+                running.watching.started(prepared.claude_json.as_ref());
                 if let Some(bus) = &running.bus {
                     bus.hide();
                 }

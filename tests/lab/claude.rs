@@ -67,5 +67,12 @@ fn claude_answers_without_a_sandbox(desk: &Desk) -> Result<()> {
 
 fn claude_answers_through_the_sandbox(desk: &Desk) -> Result<()> {
     install(desk)?;
-    ask(desk, &mut desk.program(&["-p", "hello"]))
+    ask(desk, &mut desk.program(&["-p", "hello"]))?;
+    // It replaces ~/.claude.json by rename, several times in a session.
+    let state = fs::read_to_string(desk.home.join(".claude.json"))?;
+    ensure!(
+        state.contains("\"userID\"") && state.contains("\"firstStartTime\""),
+        "what it wrote did not reach the desk: {state}"
+    );
+    Ok(())
 }

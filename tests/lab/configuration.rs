@@ -19,6 +19,7 @@ pub const ALL: &[Scenario] = &[
     scenario!(a_ruleset_of_ones_own_is_used, ONCE),
     scenario!(a_shell_passes_its_arguments_on, ONCE),
     scenario!(no_configuration_protects, ONCE),
+    scenario!(project_settings_are_for_their_workspace, ONCE),
 ];
 
 fn write(path: &Path, text: &str) -> Result<()> {
@@ -202,4 +203,19 @@ fn no_configuration_protects(desk: &Desk) -> Result<()> {
         .all("isp alone is reached", |q, a| {
             a.is_open() == q.contains("203.0")
         })
+}
+
+fn project_settings_are_for_their_workspace(desk: &Desk) -> Result<()> {
+    let other = desk.home.join("other");
+    fs::create_dir_all(other.join(".git"))?;
+    for dir in [&other, &desk.work] {
+        fs::write(dir.join("key"), "content\n")?;
+    }
+    desk.config("[[project]]\npath = \"~/project\"\nfilesystem.hide = [\"key\"]\nsandbox.env-set = { MARK = \"project\" }")?;
+    for (dir, said) in [(&desk.work, "project\n"), (&other, "\ncontent\n")] {
+        let args = ["-x", "/bin/sh", "-c", "echo $MARK; cat key"];
+        let done = run(desk.program(&args).current_dir(dir), LIMIT)?;
+        ensure!(done.stdout == said, "{}: {done:?}", dir.display());
+    }
+    Ok(())
 }

@@ -10,6 +10,7 @@ mod harness;
 mod abstract_sockets;
 mod bus;
 mod claude;
+mod claude_json;
 mod configuration;
 mod controls;
 mod ctl_can_fail;
@@ -18,9 +19,13 @@ mod ctl_verify;
 mod desktop;
 mod dns;
 mod dry_run;
+mod environment;
 mod exit_status;
 mod files;
 mod gh;
+mod git;
+mod git_config;
+mod hidden;
 mod hosts;
 mod inbound;
 mod kills;
@@ -66,8 +71,13 @@ const SCENARIOS: &[&[Scenario]] = &[
     bus::ALL,
     gh::ALL,
     desktop::ALL,
+    hidden::ALL,
+    environment::ALL,
+    git::ALL,
     dry_run::ALL,
     claude::ALL,
+    claude_json::ALL,
+    git_config::ALL,
     syscalls::ALL,
     tools::ALL,
     abstract_sockets::ALL,

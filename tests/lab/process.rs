@@ -202,7 +202,14 @@ fn the_environment_is_the_users(desk: &Desk) -> Result<()> {
     );
     // The run-time directory of the sandbox's own, and what tells which address is to be opened outside.
     let session = ["XDG_RUNTIME_DIR", "BROWSER"];
-    let known = ["IS_SANDBOX", "PWD", "SHLVL", "OLDPWD", "_"];
+    let known = [
+        "CLAUDE_ISOLATED",
+        "IS_SANDBOX",
+        "PWD",
+        "SHLVL",
+        "OLDPWD",
+        "_",
+    ];
     let known = [&known[..], &session].concat();
     let new: Vec<String> = names(&text)
         .into_iter()

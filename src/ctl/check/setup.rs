@@ -71,7 +71,7 @@ fn configuration(environment: &Environment) -> Vec<Finding> {
             "If that is not meant, change it there.",
         )
     }));
-    findings.extend(Config::load(environment, None).ok().map(|config| {
+    findings.extend(Config::load(environment, None, Path::new("/")).ok().map(|config| {
         let path = std::env::var_os("PATH").unwrap_or_default();
         match programs::find(config.command.as_os_str(), &path, &cwd) {
             Some(program) => Finding::ok("program", program.display().to_string()),

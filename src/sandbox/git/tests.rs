@@ -1,0 +1,226 @@
+use std::fs;
+use std::os::unix::fs::symlink;
+
+use super::super::layout::Mount;
+use super::*;
+
+/// A home with a workspace in it; gone at the end.
+struct Place(PathBuf);
+
+impl Place {
+    fn new(name: &str) -> Self {
+        let dir = std::env::temp_dir().join(format!("git-{name}-{}", std::process::id()));
+        let _ = fs::remove_dir_all(&dir);
+        fs::create_dir_all(dir.join("ws")).unwrap();
+        Self(dir.canonicalize().unwrap())
+    }
+
+    fn at(&self, path: &str) -> PathBuf {
+        self.0.join(path)
+    }
+
+    fn git_dir(&self, path: &str) -> PathBuf {
+        let dir = self.at(path);
+        for part in ["objects", "refs", "hooks"] {
+            fs::create_dir_all(dir.join(part)).unwrap();
+        }
+        fs::write(dir.join("HEAD"), "ref: refs/heads/main\n").unwrap();
+        dir
+    }
+
+    fn write(&self, path: &str, text: &str) {
+        let path = self.at(path);
+        fs::create_dir_all(path.parent().unwrap()).unwrap();
+        fs::write(path, text).unwrap();
+    }
+
+    /// The layout, what was found, and the warnings.
+    fn secure(&self) -> (Layout, Git, Vec<String>) {
+        let mut layout = Layout::default();
+        let workspace = self.at("ws");
+        layout.bind(&workspace, Access::ReadWrite);
+        let mut warnings = Vec::new();
+        let git = secure(
+            &mut layout,
+            std::slice::from_ref(&workspace),
+            &self.0,
+            &mut warnings,
+        );
+        (layout, git, warnings)
+    }
+
+    /// Whether the path is a mount point, and writable.
+    fn state(&self, layout: &Layout, path: &str) -> (bool, bool) {
+        let path = self.at(path);
+        (
+            layout.mount_point(&path) == Some(&path),
+            layout.writable(&path),
+        )
+    }
+
+    /// A linked worktree in `ws` of a repository in `main`.
+    fn linked(&self) {
+        self.git_dir("main/.git");
+        self.write("main/.git/worktrees/ws/commondir", "../..\n");
+        self.write(
+            "main/.git/worktrees/ws/gitdir",
+            self.at("ws/.git\n").to_str().unwrap(),
+        );
+        let named = self.at("main/.git/worktrees/ws");
+        self.write("ws/.git", &format!("gitdir: {}\n", named.display()));
+    }
+}
+
+impl Drop for Place {
+    fn drop(&mut self) {
+        let _ = fs::remove_dir_all(&self.0);
+    }
+}
+
+#[test]
+fn a_repository_and_those_below_it_are_pinned_with_read_only_hooks() {
+    let place = Place::new("below");
+    place.git_dir("ws/.git");
+    place.git_dir("ws/.git/modules/a/b");
+    place.git_dir("ws/vendor/x/.git");
+    let (layout, git, warnings) = place.secure();
+    for dir in ["ws/.git", "ws/.git/modules/a/b", "ws/vendor/x/.git"] {
+        assert_eq!(place.state(&layout, dir), (true, true), "{dir}");
+        assert_eq!(
+            place.state(&layout, &format!("{dir}/hooks")),
+            (true, false),
+            "{dir}"
+        );
+    }
+    assert_eq!(place.state(&layout, "ws/vendor"), (true, true));
+    assert_eq!(git.dirs.len(), 3);
+    assert_eq!(git.places.len(), 2);
+    assert!(warnings.is_empty(), "{warnings:?}");
+}
+
+#[test]
+fn a_workspace_without_a_repository_is_watched() {
+    let place = Place::new("none");
+    let (_, git, _) = place.secure();
+    assert_eq!(git.roots, [place.at("ws")]);
+    assert!(git.places.is_empty() && git.dirs.is_empty());
+}
+
+#[test]
+fn the_configured_hooks_path_and_included_files_are_read_only() {
+    let place = Place::new("hooks-path");
+    place.git_dir("ws/.git");
+    place.write("ws/.githooks/pre-commit", "");
+    place.write("ws/shared.gitconfig", "");
+    place.write(
+        "ws/.git/config",
+        "[core]\nhooksPath = .githooks\n[include]\npath = ../shared.gitconfig\n",
+    );
+    let (layout, _, warnings) = place.secure();
+    assert_eq!(place.state(&layout, "ws/.githooks"), (true, false));
+    assert_eq!(place.state(&layout, "ws/shared.gitconfig"), (true, false));
+    assert!(warnings.is_empty(), "{warnings:?}");
+    place.write("ws/.git/config", "[core]\nhooksPath = .\n");
+    let (layout, _, warnings) = place.secure();
+    assert!(layout.writable(&place.at("ws/src")));
+    assert_eq!(warnings.len(), 1);
+}
+
+#[test]
+fn the_users_relative_hooks_path_is_read_only_in_every_repository() {
+    let place = Place::new("global");
+    place.git_dir("ws/.git");
+    place.git_dir("ws/below/.git");
+    place.write(".gitconfig", "[core]\nhooksPath = .githooks\n");
+    let (layout, _, warnings) = place.secure();
+    for hooks in ["ws/.githooks", "ws/below/.githooks"] {
+        assert!(!layout.writable(&place.at(hooks).join("x")), "{hooks}");
+    }
+    assert!(warnings.is_empty(), "{warnings:?}");
+}
+
+#[test]
+fn the_common_directory_of_a_linked_worktree_is_bound() {
+    let place = Place::new("linked");
+    place.linked();
+    let (layout, git, warnings) = place.secure();
+    assert!(warnings.is_empty(), "{warnings:?}");
+    assert_eq!(place.state(&layout, "main/.git"), (true, true));
+    assert_eq!(place.state(&layout, "main/.git/hooks"), (true, false));
+    assert_eq!(
+        place.state(&layout, "main/.git/worktrees/ws/commondir"),
+        (true, false)
+    );
+    assert_eq!(place.state(&layout, "ws/.git"), (true, false));
+    assert!(!layout.shows(&place.at("main/file")));
+    assert_eq!(git.dirs.len(), 2);
+}
+
+#[test]
+fn a_planted_git_file_binds_nothing() {
+    let place = Place::new("planted");
+    let refused = |why: &str| {
+        let (layout, _, warnings) = place.secure();
+        assert!(!layout.shows(&place.at("main/.git")), "{why}");
+        assert_eq!(warnings.len(), 1, "{why}: {warnings:?}");
+        assert!(warnings[0].contains(why), "{why}: {warnings:?}");
+    };
+    place.linked();
+    place.write("main/.git/worktrees/ws/gitdir", "/somewhere/else/.git\n");
+    refused("another worktree");
+    place.linked();
+    fs::remove_file(place.at("main/.git/HEAD")).unwrap();
+    refused("not a git directory");
+    place.linked();
+    place.write(
+        "ws/.git",
+        &format!("gitdir: {}\n", place.at("main/.git").display()),
+    );
+    refused("another worktree");
+    place.write("ws/.git", &format!("gitdir: {}\n", place.0.display()));
+    refused("not a git directory");
+    place.write("ws/.git", "something\n");
+    refused("names no git directory");
+}
+
+#[test]
+fn a_submodule_as_workspace_needs_its_git_directory() {
+    let place = Place::new("submodule");
+    place.git_dir("super/.git/modules/ws");
+    place.write("ws/.git", "gitdir: ../super/.git/modules/ws\n");
+    place.write(
+        "super/.git/modules/ws/config",
+        "[core]\nworktree = ../../../../ws\n",
+    );
+    let (layout, _, warnings) = place.secure();
+    assert!(
+        layout.writable(&place.at("super/.git/modules/ws/index")),
+        "{warnings:?}"
+    );
+    assert!(!layout.writable(&place.at("super/.git/modules/ws/hooks/x")));
+    assert!(!layout.shows(&place.at("super/.git")));
+    place.write(
+        "super/.git/modules/ws/config",
+        "[core]\nworktree = ../../../../other\n",
+    );
+    assert!(!place.secure().0.shows(&place.at("super/.git/modules/ws")));
+}
+
+#[test]
+fn a_link_in_the_place_of_git_is_told() {
+    let place = Place::new("link");
+    place.git_dir("main/.git");
+    symlink(place.at("main/.git"), place.at("ws/.git")).unwrap();
+    let (layout, _, warnings) = place.secure();
+    assert!(!layout.shows(&place.at("main/.git")));
+    assert!(warnings[0].contains("symbolic link"), "{warnings:?}");
+}
+
+#[test]
+fn missing_hooks_stay_missing() {
+    let place = Place::new("missing");
+    let dir = place.git_dir("ws/.git");
+    fs::remove_dir(dir.join("hooks")).unwrap();
+    let (layout, _, _) = place.secure();
+    assert!(layout.mounts().contains(&&Mount::Tmpfs(dir.join("hooks"))));
+}

@@ -1,0 +1,94 @@
+//! What the supervisor does with files while the program runs.
+
+use std::os::fd::{BorrowedFd, OwnedFd};
+use std::time::Instant;
+
+use super::claude_json::{ClaudeJson, Sync};
+use super::git_watch::GitWatch;
+use super::prepare::Prepared;
+use super::say;
+
+/// Each part fails alone: the program goes on, and the user is told.
+#[derive(Default)]
+pub struct Watching {
+    claude_json: Option<Sync>,
+    /// The sandbox's home directory, until the program runs.
+    home: Option<OwnedFd>,
+    git: Option<GitWatch>,
+}
+
+impl Watching {
+    /// Before the program runs.
+    pub fn start(prepared: &Prepared) -> Self {
+        let git = match GitWatch::start(&prepared.git, prepared.keep_git_config) {
+            Ok(git) => Some(git),
+            Err(e) => {
+                say(&format!(
+                    "{e:#}: what is written to git's configuration is not told"
+                ));
+                None
+            }
+        };
+        Self {
+            claude_json: None,
+            home: None,
+            git,
+        }
+    }
+
+    /// The sandbox's home directory has come.
+    pub fn home(&mut self, home: Option<OwnedFd>) {
+        self.home = home;
+    }
+
+    /// The program runs. Nothing is done before: until then the supervisor has to answer signals at once, to tell those
+    /// of the start from those of the program.
+    pub fn started(&mut self, claude_json: Option<&ClaudeJson>) {
+        if let (Some(claude_json), Some(home)) = (claude_json, self.home.take()) {
+            match claude_json.follow(home) {
+                Ok(sync) => self.claude_json = Some(sync),
+                Err(e) => lost(&e),
+            }
+        }
+    }
+
+    pub fn fds(&self) -> Vec<BorrowedFd<'_>> {
+        let json = self.claude_json.iter().map(Sync::fd);
+        json.chain(self.git.iter().map(GitWatch::fd)).collect()
+    }
+
+    pub fn deadline(&self) -> Option<Instant> {
+        self.claude_json.as_ref().and_then(Sync::deadline)
+    }
+
+    pub fn tick(&mut self, now: Instant) {
+        if let Some(Err(e)) = self.claude_json.as_mut().map(|sync| sync.tick(now)) {
+            self.claude_json = None;
+            lost(&e);
+        }
+        match self.git.as_mut().map(GitWatch::tick) {
+            Some(Ok(lines)) => lines.iter().for_each(|line| say(line)),
+            Some(Err(e)) => {
+                self.git = None;
+                say(&format!("{e:#}"));
+            }
+            None => {}
+        }
+    }
+
+    /// After the program's end.
+    pub fn finish(&mut self) {
+        if let Some(Err(e)) = self.claude_json.take().map(Sync::finish) {
+            lost(&e);
+        }
+        if let Some(git) = self.git.take() {
+            git.finish().iter().for_each(|line| say(line));
+        }
+    }
+}
+
+fn lost(e: &anyhow::Error) {
+    say(&format!(
+        "{e:#}: what Claude writes to ~/.claude.json will be lost"
+    ));
+}

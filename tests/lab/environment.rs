@@ -1,0 +1,84 @@
+//! The program's environment variables, and what tells it where it is.
+
+use std::path::Path;
+
+use anyhow::{Result, ensure};
+
+use crate::harness::desk::LIMIT;
+use crate::harness::{Desk, ONCE, Scenario, run, scenario};
+
+pub const ALL: &[Scenario] = &[
+    scenario!(variables_pass_are_set_and_are_cleared, ONCE),
+    scenario!(the_program_can_read_what_is_blocked, ONCE),
+];
+
+fn variables(desk: &Desk) -> Result<Vec<String>> {
+    let mut command = desk.program(&["-x", "/usr/bin/env"]);
+    let said = run(
+        command.envs([("SECRET_KEY", "x"), ("EDITOR", "vi"), ("LC_TIME", "C")]),
+        LIMIT,
+    )?
+    .ok()?;
+    Ok(said.lines().map(String::from).collect())
+}
+
+fn variables_pass_are_set_and_are_cleared(desk: &Desk) -> Result<()> {
+    let check = |wanted: &[(&str, bool)]| -> Result<()> {
+        let found = variables(desk)?;
+        for (line, there) in wanted {
+            ensure!(
+                found.iter().any(|l| l == line) == *there,
+                "{line}: {found:?}"
+            );
+        }
+        Ok(())
+    };
+    check(&[
+        ("CLAUDE_ISOLATED=1", true),
+        ("SECRET_KEY=x", true),
+        ("EDITOR=vi", true),
+        ("LC_TIME=C", true),
+    ])?;
+    desk.config("[sandbox]\nenv-clear = true\nenv-pass = [\"EDI*\"]\nenv-set = { NEW = \"a b\", CLAUDE_ISOLATED = \"0\" }")?;
+    check(&[
+        ("CLAUDE_ISOLATED=1", true),
+        ("SECRET_KEY=x", false),
+        ("EDITOR=vi", true),
+        ("LC_TIME=C", true),
+        ("NEW=a b", true),
+    ])?;
+    desk.config("[sandbox]\nenv-set = { EDITOR = \"nano\" }")?;
+    check(&[
+        ("EDITOR=nano", true),
+        ("EDITOR=vi", false),
+        ("SECRET_KEY=x", true),
+    ])
+}
+
+fn the_program_can_read_what_is_blocked(desk: &Desk) -> Result<()> {
+    let policy = "/run/claude-isolated/policy.txt";
+    desk.config("allow = [\"10.10.10.10:80\"]\n[filesystem]\nhide = [\".env\"]")?;
+    let done = desk.shell(
+        &[],
+        &format!("[ -d /run/lab ] && echo shared; cat {policy}; echo x > {policy}"),
+    )?;
+    if done.stdout == "shared\n" {
+        // The host's /run has no place for it.
+        return Ok(());
+    }
+    for text in [
+        "home-lan",
+        "10.10.10.10",
+        "10.0.0.0/8",
+        "drop",
+        ".env",
+        desk.work.to_str().unwrap_or_default(),
+    ] {
+        ensure!(done.stdout.contains(text), "{text}: {}", done.stdout);
+    }
+    ensure!(!done.status.success(), "it can be written");
+    ensure!(!Path::new(policy).exists(), "it is on the desk");
+    let done = desk.shell(&["-F"], &format!("cat {policy}"))?;
+    ensure!(done.stdout.contains("without a firewall"), "{done:?}");
+    Ok(())
+}

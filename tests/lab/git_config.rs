@@ -1,0 +1,184 @@
+//! What the sandbox writes into git's configuration and git would execute: told when it is written, gone at the end.
+
+use std::fs;
+use std::io::{BufRead, BufReader};
+use std::process::Stdio;
+
+use anyhow::{Context, Result, ensure};
+
+use crate::git::git;
+use crate::harness::{Desk, ONCE, Scenario, scenario};
+
+pub const ALL: &[Scenario] = &[
+    scenario!(what_git_executes_is_told_and_removed, ONCE),
+    scenario!(it_stays_with_keep, ONCE),
+    scenario!(it_is_told_while_the_program_runs, ONCE),
+    scenario!(another_git_directory_is_told_and_removed, ONCE),
+    scenario!(a_new_repository_is_told_with_its_hooks, ONCE),
+    scenario!(everyday_configuration_is_silent, ONCE),
+];
+
+fn init(desk: &Desk) -> Result<()> {
+    fs::remove_dir_all(desk.work.join(".git"))?;
+    git(desk, &desk.work, &["init", "-q"])?;
+    git(desk, &desk.work, &["config", "core.pager", "less -F"]).map(drop)
+}
+
+const PLANT: &str = "git config core.fsmonitor 'touch ran #'; git config core.pager evil; git config alias.st '!evil'; \
+    git config filter.x.clean evil; git config core.hooksPath ev; git config user.name Somebody";
+const PLANTED: [&str; 5] = [
+    "core.fsmonitor",
+    "core.pager",
+    "alias.st",
+    "filter.x.clean",
+    "core.hookspath",
+];
+
+fn what_git_executes_is_told_and_removed(desk: &Desk) -> Result<()> {
+    init(desk)?;
+    let done = desk.shell(&[], PLANT)?;
+    for key in PLANTED {
+        let told = done
+            .stderr
+            .lines()
+            .filter(|line| line.contains(key))
+            .count();
+        ensure!(told == 1, "{key} was told {told} times: {}", done.stderr);
+    }
+    ensure!(
+        done.stderr.lines().count() == PLANTED.len(),
+        "{}",
+        done.stderr
+    );
+    let now = git(desk, &desk.work, &["config", "--local", "--list"])?;
+    ensure!(
+        now.contains("user.name=Somebody") && now.contains("core.pager=less -F"),
+        "{now}"
+    );
+    for value in ["fsmonitor", "evil", "hookspath"] {
+        ensure!(!now.contains(value), "{value} stays: {now}");
+    }
+    git(desk, &desk.work, &["status"])?;
+    ensure!(
+        !desk.work.join("ran").exists(),
+        "git executed what was planted"
+    );
+    Ok(())
+}
+
+fn it_stays_with_keep(desk: &Desk) -> Result<()> {
+    init(desk)?;
+    desk.config("[sandbox]\ngit-config = \"keep\"")?;
+    let done = desk.shell(&[], PLANT)?;
+    ensure!(
+        done.stderr.lines().count() == PLANTED.len(),
+        "{}",
+        done.stderr
+    );
+    ensure!(
+        !done.stderr.contains("removed at the end"),
+        "{}",
+        done.stderr
+    );
+    git(desk, &desk.work, &["status"])?;
+    ensure!(
+        desk.work.join("ran").exists(),
+        "what was planted does not run: the other scenario shows nothing"
+    );
+    Ok(())
+}
+
+fn it_is_told_while_the_program_runs(desk: &Desk) -> Result<()> {
+    init(desk)?;
+    let mut command = desk.program(&[
+        "-x",
+        "/bin/bash",
+        "-c",
+        "git config core.sshCommand evil; read",
+    ]);
+    let mut child = command
+        .stdin(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()?;
+    let mut told = String::new();
+    BufReader::new(child.stderr.take().context("no stderr")?).read_line(&mut told)?;
+    ensure!(told.contains("core.sshcommand = \"evil\""), "{told:?}");
+    ensure!(child.try_wait()?.is_none(), "told only at the end");
+    drop(child.stdin.take());
+    child.wait()?;
+    Ok(())
+}
+
+fn another_git_directory_is_told_and_removed(desk: &Desk) -> Result<()> {
+    init(desk)?;
+    let before = fs::read_to_string(desk.work.join(".git/config"))?;
+    let script = "git init -q --bare evil; git -C evil config core.fsmonitor x; echo ../evil > .git/commondir; \
+        mv .git/config .git/c; ln -s c .git/config";
+    let done = desk.shell(&[], script)?;
+    ensure!(
+        done.stderr.contains(".git/commondir was written"),
+        "{}",
+        done.stderr
+    );
+    ensure!(
+        !desk.work.join(".git/commondir").exists(),
+        "commondir stays"
+    );
+    ensure!(
+        done.stderr.contains(".git/config is no regular file"),
+        "{}",
+        done.stderr
+    );
+    ensure!(
+        !desk.work.join(".git/config").is_symlink(),
+        "the link stays"
+    );
+    ensure!(
+        fs::read_to_string(desk.work.join(".git/config"))? == before,
+        "the configuration is lost"
+    );
+    Ok(())
+}
+
+fn a_new_repository_is_told_with_its_hooks(desk: &Desk) -> Result<()> {
+    fs::remove_dir_all(desk.work.join(".git"))?;
+    for dir in [".", "deep/er"] {
+        let script = format!(
+            "mkdir -p {dir}; cd {dir}; git init -q; cp /bin/true .git/hooks/pre-commit; git config core.fsmonitor evil; sleep 0.3"
+        );
+        let done = desk.shell(&[], &script)?;
+        for text in [
+            ".git was made in the sandbox",
+            "hooks/pre-commit was written",
+            "core.fsmonitor = \"evil\"",
+        ] {
+            let told = done
+                .stderr
+                .lines()
+                .filter(|line| line.contains(text))
+                .count();
+            ensure!(
+                told == 1,
+                "{dir}: {text:?} was told {told} times: {}",
+                done.stderr
+            );
+        }
+        ensure!(done.stderr.lines().count() == 3, "{}", done.stderr);
+        let config = fs::read_to_string(desk.work.join(dir).join(".git/config"))?;
+        ensure!(
+            !config.contains("fsmonitor") && config.contains("bare = false"),
+            "{config}"
+        );
+        fs::remove_dir_all(desk.work.join(dir).join(".git"))?;
+    }
+    Ok(())
+}
+
+fn everyday_configuration_is_silent(desk: &Desk) -> Result<()> {
+    init(desk)?;
+    let script = "git config user.email a@b; git remote add o https://x/y; git config alias.ci commit; \
+        git config core.fsmonitor true; git config --unset core.fsmonitor; git config core.pager 'less -F'";
+    let done = desk.shell(&[], script)?;
+    ensure!(done.status.success() && done.stderr.is_empty(), "{done:?}");
+    Ok(())
+}
