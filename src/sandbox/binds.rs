@@ -189,7 +189,7 @@ fn system(layout: &mut Layout, home: &Path) {
     }
     for path in MASKED.iter().map(Path::new).filter(|path| path.exists()) {
         layout.push(match path.is_dir() {
-            true => Mount::Tmpfs(path.into()),
+            true => Mount::Empty(path.into()),
             false => Mount::Null(path.into()),
         });
     }

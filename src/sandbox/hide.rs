@@ -67,7 +67,7 @@ pub fn mask(layout: &mut Layout, path: &Path) {
     for place in layout.places(&real) {
         layout.clear_below(&place);
         layout.push(match real.is_dir() {
-            true => Mount::Tmpfs(place),
+            true => Mount::Empty(place),
             false => Mount::Null(place),
         });
     }
@@ -236,7 +236,7 @@ mod tests {
             assert!(has(Mount::Null(root.join(file))), "{file}");
             assert!(has(Mount::Null(Path::new("/other").join(file))), "{file}");
         }
-        assert!(has(Mount::Tmpfs(root.join("a/secrets"))));
+        assert!(has(Mount::Empty(root.join("a/secrets"))));
         // Not shown, so not masked; and nothing else is.
         assert_eq!(layout.mounts().len(), 2 + 2 * 5);
         assert!(warnings.is_empty());

@@ -20,6 +20,8 @@ pub enum Mount {
         access: Access,
     },
     Tmpfs(PathBuf),
+    /// A directory without anything in it, and nothing is to come there.
+    Empty(PathBuf),
     /// The null device: reads as empty, and keeps nothing.
     Null(PathBuf),
     Proc(PathBuf),
@@ -288,6 +290,12 @@ impl Layout {
                 Mount::Null(to) => {
                     args.extend(["--dev-bind".into(), "/dev/null".into(), to.into()])
                 }
+                Mount::Empty(to) => args.extend([
+                    "--tmpfs".into(),
+                    to.into(),
+                    "--remount-ro".into(),
+                    to.into(),
+                ]),
                 Mount::Proc(to) => args.extend(["--proc".into(), to.into()]),
                 Mount::Dev(to) => args.extend(["--dev".into(), to.into()]),
                 Mount::Dir(to) => args.extend(["--dir".into(), to.into()]),
@@ -323,7 +331,11 @@ impl Mount {
         match self {
             Mount::Bind { to, .. } | Mount::Data { to, .. } | Mount::Executable { to, .. } => to,
             Mount::Symlink { to, .. } | Mount::File { to, .. } => to,
-            Mount::Tmpfs(to) | Mount::Null(to) | Mount::Proc(to) | Mount::Dev(to) => to,
+            Mount::Tmpfs(to)
+            | Mount::Empty(to)
+            | Mount::Null(to)
+            | Mount::Proc(to)
+            | Mount::Dev(to) => to,
             Mount::Dir(to) | Mount::PrivateDir(to) => to,
         }
     }

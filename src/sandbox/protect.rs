@@ -34,7 +34,7 @@ pub fn protect(layout: &mut Layout, path: &Path) -> Result<()> {
                 access,
             },
             // Nothing there yet, and nothing is to come there.
-            (Err(_), ..) => Mount::Tmpfs(to),
+            (Err(_), ..) => Mount::Empty(to),
         };
         layout.push(mount);
     }
@@ -209,7 +209,7 @@ mod tests {
         let w = Workspace::new("missing");
         let mut layout = w.layout();
         protect(&mut layout, &w.0.join("a/new/deep")).unwrap();
-        assert!(layout.mounts().contains(&&Mount::Tmpfs(w.0.join("a/new"))));
+        assert!(layout.mounts().contains(&&Mount::Empty(w.0.join("a/new"))));
         assert!(!layout.writable(&w.0.join("a/new/deep")));
     }
 

@@ -58,14 +58,7 @@ fn variables_pass_are_set_and_are_cleared(desk: &Desk) -> Result<()> {
 fn the_program_can_read_what_is_blocked(desk: &Desk) -> Result<()> {
     let policy = "/run/claude-isolated/policy.txt";
     desk.config("allow = [\"10.10.10.10:80\"]\n[filesystem]\nhide = [\".env\"]")?;
-    let done = desk.shell(
-        &[],
-        &format!("[ -d /run/lab ] && echo shared; cat {policy}; echo x > {policy}"),
-    )?;
-    if done.stdout == "shared\n" {
-        // The host's /run has no place for it.
-        return Ok(());
-    }
+    let done = desk.shell(&[], &format!("cat {policy}; echo x > {policy}"))?;
     for text in [
         "home-lan",
         "10.10.10.10",

@@ -108,10 +108,14 @@ fn the_agent_signs_and_nothing_else(desk: &Desk) -> Result<()> {
     }
     // Nothing is left of the relay, and none without the option.
     desk.config("[sandbox]\nssh = \"none\"")?;
-    let said = agent.inside(desk, &[], "echo ${SSH_AUTH_SOCK-unset}; ls -A ~/.ssh /run")?;
+    let said = agent.inside(
+        desk,
+        &[],
+        "echo ${SSH_AUTH_SOCK-unset}; ls -A ~/.ssh; ls -R /run",
+    )?;
     ensure!(said.stdout.starts_with("unset\n"), "{said:?}");
     ensure!(
-        !said.stdout.contains("id_") && !said.stdout.contains("claude-"),
+        !said.stdout.contains("id_") && !said.stdout.contains("agent"),
         "{said:?}"
     );
     Ok(())

@@ -162,7 +162,9 @@ fn a_shell_in_the_sandbox_has_job_control(desk: &Desk) -> Result<()> {
     terminal.press(CTRL_Z)?;
     terminal.see("Stopped")?;
     terminal.see("[claude-jail] ")?;
-    terminal.line("kill -KILL %1; wait; echo gone-$((1+1))")?;
+    terminal.line(
+        "kill -KILL %1; while kill -0 %1 2>/dev/null; do sleep 0.1; done; echo gone-$((1+1))",
+    )?;
     terminal.see("gone-2")?;
     terminal.line("exit 9")?;
     terminal.see("lab> ")?;
