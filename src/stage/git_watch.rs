@@ -24,7 +24,10 @@ const MAX: u64 = 1 << 20;
 /// Watches the git directories of a sandbox.
 #[derive(Debug)]
 pub struct GitWatch {
-    inotify: Inotify,
+    /// From [`Self::watch`] on.
+    inotify: Option<Inotify>,
+    /// The directories to watch.
+    dirs: Vec<PathBuf>,
     /// Which directory each watch is of.
     watches: Vec<(WatchDescriptor, PathBuf)>,
     files: Vec<Watched>,
@@ -48,9 +51,9 @@ struct Watched {
 impl GitWatch {
     /// Reads the configurations as they are now. With `keep` nothing is taken out at the end.
     pub fn start(git: &Git, keep: bool) -> Result<Self> {
-        let inotify = Inotify::init(InitFlags::IN_CLOEXEC | InitFlags::IN_NONBLOCK)?;
         let mut watch = Self {
-            inotify,
+            inotify: None,
+            dirs: Vec::new(),
             watches: Vec::new(),
             files: Vec::new(),
             roots: git.roots.clone(),
@@ -67,15 +70,28 @@ impl GitWatch {
         Ok(watch)
     }
 
-    pub fn fd(&self) -> BorrowedFd<'_> {
-        self.inotify.as_fd()
+    /// From here on, changes are told when they happen; those that there were already as the result.
+    pub fn watch(&mut self) -> Result<Vec<String>> {
+        self.inotify = Some(Inotify::init(
+            InitFlags::IN_CLOEXEC | InitFlags::IN_NONBLOCK,
+        )?);
+        for dir in self.dirs.clone() {
+            self.add_watch(&dir)?;
+        }
+        let mut lines = self.look();
+        lines.retain(|line| self.told.insert(line.clone()));
+        Ok(lines)
+    }
+
+    pub fn fd(&self) -> Option<BorrowedFd<'_>> {
+        self.inotify.as_ref().map(AsFd::as_fd)
     }
 
     /// One line for each thing that was written and that git executes, once.
     pub fn tick(&mut self) -> Result<Vec<String>> {
         let mut lines = Vec::new();
-        loop {
-            let events = match self.inotify.read_events() {
+        while let Some(inotify) = &self.inotify {
+            let events = match inotify.read_events() {
                 Ok(events) => events,
                 Err(Errno::EAGAIN) => break,
                 Err(Errno::EINTR) => continue,
@@ -116,12 +132,20 @@ impl GitWatch {
     }
 
     fn add(&mut self, dir: &Path) -> Result<()> {
+        self.dirs.push(dir.to_path_buf());
+        self.add_watch(dir)
+    }
+
+    fn add_watch(&mut self, dir: &Path) -> Result<()> {
+        let Some(inotify) = &self.inotify else {
+            return Ok(());
+        };
         let events = AddWatchFlags::IN_CLOSE_WRITE
             | AddWatchFlags::IN_MOVED_TO
             | AddWatchFlags::IN_CREATE
             | AddWatchFlags::IN_ONLYDIR
             | AddWatchFlags::IN_DONT_FOLLOW;
-        let wd = (self.inotify.add_watch(dir, events)).with_context(|| {
+        let wd = (inotify.add_watch(dir, events)).with_context(|| {
             format!(
                 "cannot watch {} (fs.inotify.max_user_watches may be too low)",
                 dir.display()

@@ -1,7 +1,7 @@
 //! What the supervisor does with files while the program runs.
 
 use std::os::fd::{BorrowedFd, OwnedFd};
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use super::claude_json::{ClaudeJson, Sync};
 use super::git_watch::GitWatch;
@@ -15,7 +15,13 @@ pub struct Watching {
     /// The sandbox's home directory, until the program runs.
     home: Option<OwnedFd>,
     git: Option<GitWatch>,
+    /// When inotify begins.
+    begin: Option<Instant>,
 }
+
+/// How long a program has to run before its files are watched. The kernel takes some 15 ms to give up inotify, which a
+/// short run need not pay: what it has done is found at its end.
+const SHORT: Duration = Duration::from_millis(300);
 
 impl Watching {
     /// Before the program runs.
@@ -33,6 +39,7 @@ impl Watching {
             claude_json: None,
             home: None,
             git,
+            begin: None,
         }
     }
 
@@ -44,6 +51,7 @@ impl Watching {
     /// The program runs. Nothing is done before: until then the supervisor has to answer signals at once, to tell those
     /// of the start from those of the program.
     pub fn started(&mut self, claude_json: Option<&ClaudeJson>) {
+        self.begin = Some(Instant::now() + SHORT);
         if let (Some(claude_json), Some(home)) = (claude_json, self.home.take()) {
             match claude_json.follow(home) {
                 Ok(sync) => self.claude_json = Some(sync),
@@ -53,15 +61,20 @@ impl Watching {
     }
 
     pub fn fds(&self) -> Vec<BorrowedFd<'_>> {
-        let json = self.claude_json.iter().map(Sync::fd);
-        json.chain(self.git.iter().map(GitWatch::fd)).collect()
+        let json = self.claude_json.iter().filter_map(Sync::fd);
+        json.chain(self.git.iter().filter_map(GitWatch::fd))
+            .collect()
     }
 
     pub fn deadline(&self) -> Option<Instant> {
-        self.claude_json.as_ref().and_then(Sync::deadline)
+        let json = self.claude_json.as_ref().and_then(Sync::deadline);
+        [json, self.begin].into_iter().flatten().min()
     }
 
     pub fn tick(&mut self, now: Instant) {
+        if self.begin.take_if(|begin| *begin <= now).is_some() {
+            self.watch(now);
+        }
         if let Some(Err(e)) = self.claude_json.as_mut().map(|sync| sync.tick(now)) {
             self.claude_json = None;
             lost(&e);
@@ -72,6 +85,20 @@ impl Watching {
                 self.git = None;
                 say(&format!("{e:#}"));
             }
+            None => {}
+        }
+    }
+
+    fn watch(&mut self, now: Instant) {
+        if let Some(Err(e)) = self.claude_json.as_mut().map(|sync| sync.watch(now)) {
+            self.claude_json = None;
+            lost(&e);
+        }
+        match self.git.as_mut().map(GitWatch::watch) {
+            Some(Ok(lines)) => lines.iter().for_each(|line| say(line)),
+            Some(Err(e)) => say(&format!(
+                "{e:#}: what is written to git's configuration is told only at the end"
+            )),
             None => {}
         }
     }

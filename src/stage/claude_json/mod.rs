@@ -59,19 +59,12 @@ impl ClaudeJson {
             dir: home,
             name: name.into(),
         };
-        let inotify = Inotify::init(InitFlags::IN_CLOEXEC | InitFlags::IN_NONBLOCK)?;
-        for side in [&host, &inside] {
-            let events = AddWatchFlags::IN_CLOSE_WRITE | AddWatchFlags::IN_MOVED_TO;
-            inotify
-                .add_watch(side.path().as_str(), events)
-                .with_context(|| format!("cannot watch {}", self.path.display()))?;
-        }
         let now = Instant::now();
         Ok(Sync {
             host,
             inside,
             base: self.text.clone(),
-            inotify,
+            inotify: None,
             // Either may have changed since it was read.
             due: Some(now),
             waiting_since: now,
@@ -86,14 +79,30 @@ pub struct Sync {
     inside: Side,
     /// What both sides had when they were last the same.
     base: Vec<u8>,
-    inotify: Inotify,
+    /// From [`Self::watch`] on.
+    inotify: Option<Inotify>,
     due: Option<Instant>,
     waiting_since: Instant,
 }
 
 impl Sync {
-    pub fn fd(&self) -> BorrowedFd<'_> {
-        self.inotify.as_fd()
+    /// From here on, changes are noted when they happen; those that there were already are looked for.
+    pub fn watch(&mut self, now: Instant) -> Result<()> {
+        let inotify = Inotify::init(InitFlags::IN_CLOEXEC | InitFlags::IN_NONBLOCK)?;
+        for side in [&self.host, &self.inside] {
+            let events = AddWatchFlags::IN_CLOSE_WRITE | AddWatchFlags::IN_MOVED_TO;
+            let name = side.name.to_string_lossy();
+            inotify
+                .add_watch(side.path().as_str(), events)
+                .with_context(|| format!("cannot watch the directory of {name}"))?;
+        }
+        self.inotify = Some(inotify);
+        self.due = Some(now);
+        Ok(())
+    }
+
+    pub fn fd(&self) -> Option<BorrowedFd<'_>> {
+        self.inotify.as_ref().map(AsFd::as_fd)
     }
 
     pub fn deadline(&self) -> Option<Instant> {
@@ -125,8 +134,11 @@ impl Sync {
     /// Whether one of the two files was written; everything is read from the queue.
     fn changed(&self) -> Result<bool> {
         let mut changed = false;
+        let Some(inotify) = &self.inotify else {
+            return Ok(false);
+        };
         loop {
-            match self.inotify.read_events() {
+            match inotify.read_events() {
                 Ok(events) => {
                     let ours = |name: Option<&std::ffi::OsString>| {
                         name.is_none_or(|name| *name == self.host.name || *name == self.inside.name)
