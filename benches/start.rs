@@ -188,7 +188,7 @@ fn bare(ours: &[String], namespaces: bool) -> Vec<String> {
             "--seccomp" => 2,
             // --perms OCTAL --dir DEST, --perms OCTAL --ro-bind-data FD DEST
             "--perms" if next[1] == "--dir" => 4,
-            "--perms" => 5,
+            "--perms" if rest[2] == "--ro-bind-data" || rest[2] == "--file" => 5,
             "--ro-bind" if next[1].starts_with("/.claude-isolated/") => 3,
             "--as-pid-1" | "--die-with-parent" => 1,
             "--unshare-pid" | "--unshare-ipc" | "--unshare-uts" if !namespaces => 1,

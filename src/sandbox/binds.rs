@@ -162,14 +162,14 @@ pub fn layout(facts: &Facts) -> Result<(Layout, Git, Vec<String>)> {
     }
     // In the host's own /run there is no place for it.
     if !layout.shows(Path::new("/run")) {
-        layout.push(Mount::Data {
+        layout.push(Mount::Text {
             fd: facts.notice,
             to: NOTICE.into(),
         });
     }
     layout.bind_at(facts.self_exe, Path::new(INIT), Access::ReadOnly);
     if let Some(fd) = facts.bashrc {
-        layout.push(Mount::Data {
+        layout.push(Mount::Text {
             fd,
             to: BASHRC.into(),
         });

@@ -7,6 +7,7 @@ use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result, bail};
+use nix::errno::Errno;
 use nix::fcntl::{AT_FDCWD, OFlag, OpenHow, ResolveFlag, openat2};
 use nix::sys::stat::fstat;
 use serde::{Deserialize, Serialize};
@@ -36,6 +37,11 @@ pub enum Mount {
     PrivateDir(PathBuf),
     /// The bytes of an inherited descriptor, as a file of the sandbox's own that can be replaced: no mount point.
     File {
+        fd: RawFd,
+        to: PathBuf,
+    },
+    /// The same, to read. In a file system of the sandbox's own, where a mount of its own would only cost time.
+    Text {
         fd: RawFd,
         to: PathBuf,
     },
@@ -154,22 +160,32 @@ impl Layout {
             if to.starts_with("/proc") {
                 continue;
             }
-            // Where it is gone, bwrap says so.
-            let Ok(real) = from.canonicalize() else {
-                continue;
+            // One call where no link is on the way, as is usual.
+            let open = |path: &Path| {
+                let how = OpenHow::new()
+                    .flags(OFlag::O_PATH | OFlag::O_CLOEXEC)
+                    .resolve(ResolveFlag::RESOLVE_NO_SYMLINKS);
+                openat2(AT_FDCWD, path, how).and_then(fstat)
             };
-            if real != *from && (*access != Access::ReadOnly || home.starts_with(&real)) {
-                bail!(
-                    "{} leads to {} now: it was replaced, start again",
-                    from.display(),
-                    real.display()
-                );
-            }
-            *from = real;
-            let how = OpenHow::new()
-                .flags(OFlag::O_PATH | OFlag::O_CLOEXEC)
-                .resolve(ResolveFlag::RESOLVE_NO_SYMLINKS);
-            let found = openat2(AT_FDCWD, &*from, how).and_then(fstat);
+            let found = match open(from) {
+                Err(Errno::ELOOP) => {
+                    let Ok(real) = from.canonicalize() else {
+                        continue;
+                    };
+                    if *access != Access::ReadOnly || home.starts_with(&real) {
+                        bail!(
+                            "{} leads to {} now: it was replaced, start again",
+                            from.display(),
+                            real.display()
+                        );
+                    }
+                    *from = real;
+                    open(from)
+                }
+                // Where it is gone, bwrap says so.
+                Err(Errno::ENOENT) => continue,
+                found => found,
+            };
             let found = found.with_context(|| format!("cannot look at {}", from.display()))?;
             bound.push(Bound {
                 at: to.clone(),
@@ -307,7 +323,11 @@ impl Layout {
                     args.push(to.into());
                 }
                 Mount::Executable { fd, to } => {
-                    args.extend(["--perms", "0555", "--ro-bind-data"].map(OsString::from));
+                    args.extend(["--perms", "0555", "--file"].map(OsString::from));
+                    args.extend([fd.to_string().into(), to.into()]);
+                }
+                Mount::Text { fd, to } => {
+                    args.extend(["--perms", "0444", "--file"].map(OsString::from));
                     args.extend([fd.to_string().into(), to.into()]);
                 }
                 Mount::File { fd, to } => {
@@ -330,7 +350,7 @@ impl Mount {
     fn to(&self) -> &Path {
         match self {
             Mount::Bind { to, .. } | Mount::Data { to, .. } | Mount::Executable { to, .. } => to,
-            Mount::Symlink { to, .. } | Mount::File { to, .. } => to,
+            Mount::Symlink { to, .. } | Mount::File { to, .. } | Mount::Text { to, .. } => to,
             Mount::Tmpfs(to)
             | Mount::Empty(to)
             | Mount::Null(to)

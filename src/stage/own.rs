@@ -55,6 +55,9 @@ pub fn caches_are_ours(around: &Surroundings) -> bool {
 
 /// Makes the sandboxes' own caches where they are absent.
 pub fn create_caches(around: &Surroundings) -> Result<()> {
+    if caches_are_ours(around) {
+        return Ok(());
+    }
     let own = &around.directories.cache;
     directories::private(own, getuid())?;
     for (_, name) in cache::directories(&around.home, &around.directories.cache_home) {
