@@ -11,7 +11,7 @@ use crate::launch::{Filesystem, Ssh};
 use super::cache;
 use super::git::{self, Git};
 use super::hide;
-use super::layout::{Access, Layout, Mount};
+use super::layout::{Access, Layout, Mount, resolve};
 use super::notice::NOTICE;
 use super::protect::{keep, protect};
 use super::ssh;
@@ -155,7 +155,7 @@ pub fn layout(facts: &Facts) -> Result<(Layout, Git, Vec<String>)> {
     }
     let mut bound = roots(facts);
     let read = facts.filesystem.read.iter();
-    bound.extend(read.filter_map(|path| path.canonicalize().ok()));
+    bound.extend(read.filter_map(|path| resolve(path).ok()));
     hide::hide(&mut layout, facts.hide, &bound, &mut warnings);
     for dir in facts.own {
         hide::mask(&mut layout, dir);
@@ -236,7 +236,7 @@ fn home(layout: &mut Layout, facts: &Facts) -> Result<()> {
     for file in [".gitconfig", ".pypirc", ".config/pip/pip.conf"] {
         let file = in_home(file);
         // A link into a dotfiles directory: its target is bound under the link's name.
-        if let Some(real) = file.canonicalize().ok().filter(|real| real.is_file()) {
+        if let Some(real) = resolve(&file).ok().filter(|real| real.is_file()) {
             layout.bind_at(&real, &file, Access::ReadOnly);
         }
     }
@@ -252,7 +252,7 @@ fn programs(layout: &mut Layout, facts: &Facts) {
         }
     }
     for program in facts.programs {
-        let real = program.canonicalize().unwrap_or_else(|_| program.clone());
+        let real = resolve(program).unwrap_or_else(|_| program.clone());
         for file in [program, &real] {
             show_directory(layout, file, facts.home);
         }
@@ -297,7 +297,7 @@ pub fn asked(workspace: Option<&Path>, filesystem: &Filesystem) -> Vec<PathBuf> 
     let named = named.chain(&filesystem.nas).map(PathBuf::as_path);
     named
         .chain(workspace)
-        .flat_map(|path| [Some(path.to_path_buf()), path.canonicalize().ok()])
+        .flat_map(|path| [Some(path.to_path_buf()), resolve(path).ok()])
         .flatten()
         .collect()
 }
@@ -353,7 +353,7 @@ fn acceptable(path: &Path, facts: &Facts) -> Result<PathBuf> {
 /// Where the user's own work is bound read-write, resolved.
 fn roots(facts: &Facts) -> Vec<PathBuf> {
     let asked = facts.filesystem.write.iter();
-    let asked = asked.filter_map(|path| path.canonicalize().ok());
+    let asked = asked.filter_map(|path| resolve(path).ok());
     facts
         .workspace
         .map(Path::to_path_buf)

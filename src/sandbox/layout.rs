@@ -2,6 +2,7 @@
 //! makes them from the root down.
 
 use std::ffi::OsString;
+use std::io;
 use std::os::fd::RawFd;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
@@ -93,6 +94,28 @@ impl Bound {
             self.at.display()
         )
     }
+}
+
+/// As `Path::canonicalize`, in one call where no link is on the way, as is usual.
+pub fn resolve(path: &Path) -> io::Result<PathBuf> {
+    let plain = path.is_absolute()
+        && !path
+            .as_os_str()
+            .as_encoded_bytes()
+            .windows(2)
+            .any(|w| w == b"..");
+    if plain {
+        let how = OpenHow::new()
+            .flags(OFlag::O_PATH | OFlag::O_CLOEXEC)
+            .resolve(ResolveFlag::RESOLVE_NO_SYMLINKS);
+        match openat2(AT_FDCWD, path, how) {
+            // Without doubled or trailing slashes.
+            Ok(_) => return Ok(path.components().collect()),
+            Err(Errno::ENOENT) => return Err(io::ErrorKind::NotFound.into()),
+            Err(_) => {}
+        }
+    }
+    path.canonicalize()
 }
 
 /// Mounts, one a destination.

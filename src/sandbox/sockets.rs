@@ -9,7 +9,7 @@ use std::fs::Metadata;
 use std::os::unix::fs::{FileTypeExt, MetadataExt};
 use std::path::{Path, PathBuf};
 
-use super::layout::{Access, Layout, Mount};
+use super::layout::{Access, Layout, Mount, resolve};
 
 const TABLE: &str = "/proc/net/unix";
 
@@ -46,7 +46,7 @@ pub fn cover(layout: &mut Layout, asked: &[PathBuf], user: &User) -> Vec<PathBuf
     let mut left = Vec::new();
     for dir in directories(&table) {
         // The directory may be known under another name: /var/run.
-        let Ok(dir) = dir.canonicalize() else {
+        let Ok(dir) = resolve(&dir) else {
             continue;
         };
         if !sources.iter().any(|(from, _)| dir.starts_with(from)) || !user.reaches(&dir) {
@@ -114,7 +114,7 @@ fn directories(table: &[u8]) -> BTreeSet<PathBuf> {
 /// The host's directories and files that are bound, resolved, and where.
 fn sources(layout: &Layout) -> Vec<(PathBuf, PathBuf)> {
     let bound = layout.mounts().into_iter().filter_map(|mount| match mount {
-        Mount::Bind { from, to, .. } => Some((from.canonicalize().ok()?, to.clone())),
+        Mount::Bind { from, to, .. } => Some((resolve(from).ok()?, to.clone())),
         _ => None,
     });
     bound.collect()

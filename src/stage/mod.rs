@@ -31,6 +31,8 @@ use std::ffi::OsString;
 use std::io::Write;
 use std::process::ExitCode;
 
+use anyhow::Context;
+
 use crate::sandbox::INIT_FLAG;
 
 /// The exit status of every failure of ours.
@@ -64,7 +66,12 @@ pub fn say(line: &str) {
     let _ = writeln!(std::io::stderr(), "claude-isolated: {line}");
 }
 
-/// Puts out what was asked for; the same holds.
-fn put(text: &str) {
-    let _ = std::io::stdout().write_all(text.as_bytes());
+/// Puts out what was asked for. `Err` where it cannot be written, unless nobody reads on.
+fn put(text: &str) -> anyhow::Result<()> {
+    match std::io::stdout().write_all(text.as_bytes()) {
+        Err(e) if e.kind() != std::io::ErrorKind::BrokenPipe => {
+            Err(e).context("cannot write to stdout")
+        }
+        _ => Ok(()),
+    }
 }

@@ -28,7 +28,7 @@ fn launch(args: Vec<OsString>) -> Result<i32> {
     let around = Surroundings::read()?;
     let launch = match launch::resolve(args, &Environment::from_process()?, &around.cwd)? {
         Request::Help(text) | Request::Version(text) => {
-            put(&text);
+            put(&text)?;
             return Ok(0);
         }
         Request::Launch(launch) => launch,
@@ -39,7 +39,7 @@ fn launch(args: Vec<OsString>) -> Result<i32> {
     match launch.action {
         Action::DryRun { json } => {
             let prepared = prepare::prepare(&launch, &around)?;
-            put(&dry_run::text(&prepared, &around, json)?);
+            put(&dry_run::text(&prepared, &around, json)?)?;
             Ok(0)
         }
         Action::Run => start(&launch, &around),

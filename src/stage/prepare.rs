@@ -22,7 +22,7 @@ use crate::launch::{self, Dbus, Launch, Netns, Program};
 use crate::policy::{Policy, document, ruleset::Ruleset, words};
 use crate::sandbox::binds::{self, BASHRC, CLAUDE_STATE, Facts, INIT};
 use crate::sandbox::git::Git;
-use crate::sandbox::layout::Bound;
+use crate::sandbox::layout::{Bound, resolve};
 use crate::sandbox::notice::{self, NOTICE};
 use crate::sandbox::programs::{self, Needed, missing_message};
 use crate::sandbox::session::{self, Outside, Session};
@@ -134,7 +134,7 @@ impl Surroundings {
             );
         }
         Ok(Self {
-            home: home.canonicalize().unwrap_or(home),
+            home: resolve(&home).unwrap_or(home),
             home_name,
             cwd: std::env::current_dir().context("the current directory cannot be used")?,
             path: std::env::var_os("PATH").unwrap_or_else(|| "/usr/local/bin:/usr/bin:/bin".into()),
@@ -207,18 +207,6 @@ pub fn prepare(launch: &Launch, around: &Surroundings) -> Result<Prepared> {
     }
     let resolv = resolv.filter(|_| resolv_conf.is_some());
 
-    let seccomp = match launch.seccomp {
-        true if !seccomp::ARCHITECTURES.contains(&std::env::consts::ARCH) => {
-            warnings.push(format!(
-                "no seccomp filter: there is none for {}",
-                std::env::consts::ARCH
-            ));
-            None
-        }
-        true => Some(seccomp::filter(launch.nested)?),
-        false => None,
-    };
-
     let shell = matches!(launch.program, Program::Shell { .. });
     let mut programs = vec![path.clone()];
     // Claude Code's npm package is a script of node's.
@@ -283,7 +271,7 @@ pub fn prepare(launch: &Launch, around: &Surroundings) -> Result<Prepared> {
         home: &around.home,
         uid: getuid().as_raw(),
         variables: &variables,
-        xdg_open: find("xdg-open").and_then(|path| path.canonicalize().ok()),
+        xdg_open: find("xdg-open").and_then(|path| resolve(&path).ok()),
     };
     let mut session = session::session(&mut layout, &launch.services, &outside);
     warnings.append(&mut session.warnings);
@@ -323,6 +311,17 @@ pub fn prepare(launch: &Launch, around: &Surroundings) -> Result<Prepared> {
             command.len()
         );
     }
+    let seccomp = match launch.seccomp {
+        true if !seccomp::ARCHITECTURES.contains(&std::env::consts::ARCH) => {
+            warnings.push(format!(
+                "no seccomp filter: there is none for {}",
+                std::env::consts::ARCH
+            ));
+            None
+        }
+        true => Some(seccomp::filter(launch.nested)?),
+        false => None,
+    };
     let bound = layout.settle(&around.home)?;
     let bwrap = bwrap::argv(&bwrap::Inputs {
         bwrap: &bwrap,

@@ -15,6 +15,7 @@ use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use nix::sys::prctl;
 use nix::sys::signal::Signal;
 use nix::sys::signalfd::{SfdFlags, SignalFd};
+use nix::unistd::{AccessFlags, access};
 
 use super::helpers::{Helpers, how};
 use super::plan::{FromInner, Plan, Signals, Start, ToInit, ToInner, fd};
@@ -369,9 +370,10 @@ impl Running {
     }
 
     fn start_failed(&self, what: &str) -> anyhow::Error {
+        let said = pasta::complaints(&self.log.text());
         anyhow::anyhow!(
-            "the sandbox's network could not be set up: {what}: {}",
-            pasta::complaints(&self.log.text())
+            "the sandbox's network could not be set up: {what}: {said}{}",
+            no_tun()
         )
     }
 }
@@ -396,4 +398,16 @@ fn hand_over(first: &Channel, plan: &Plan, inherited: Vec<(OwnedFd, RawFd)>) -> 
         .send(&start, &fds)
         .context("cannot reach the inner stage")?;
     Ok(ours)
+}
+
+/// A hint where the device that pasta needs cannot be opened; empty elsewhere.
+fn no_tun() -> &'static str {
+    const TUN: &str = "/dev/net/tun";
+    match access(TUN, AccessFlags::R_OK | AccessFlags::W_OK) {
+        Ok(()) => "",
+        Err(Errno::ENOENT) => {
+            " (/dev/net/tun does not exist: modprobe tun, or in a container --device /dev/net/tun)"
+        }
+        Err(_) => " (you may not open /dev/net/tun: it usually has mode 0666)",
+    }
 }

@@ -35,6 +35,6 @@ fn variables_say_what_is_true_inside() {
     let args = layout.args().join(OsStr::new(" ")).into_string().unwrap();
     assert_eq!(
         args,
-        "--tmpfs /run --perms 0555 --ro-bind-data 14 /.claude-isolated/browser --perms 0700 --dir /run/user/1500"
+        "--tmpfs /run --perms 0555 --file 14 /.claude-isolated/browser --perms 0700 --dir /run/user/1500"
     );
 }

@@ -23,6 +23,7 @@ impl Place {
         let mut sync = json
             .follow(File::open(self.0.join(home)).unwrap().into())
             .unwrap();
+        sync.watch(Instant::now()).unwrap();
         sync.tick(Instant::now()).unwrap();
         sync
     }
