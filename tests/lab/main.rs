@@ -30,6 +30,7 @@ mod hosts;
 mod inbound;
 mod kills;
 mod loopback;
+mod next_start;
 mod on_block;
 mod process;
 mod reachability;
@@ -64,6 +65,7 @@ const SCENARIOS: &[&[Scenario]] = &[
     refusals::ALL,
     configuration::ALL,
     starts::ALL,
+    next_start::ALL,
     workspace::ALL,
     files::ALL,
     sockets::ALL,
