@@ -303,6 +303,11 @@ impl Layout {
             .collect()
     }
 
+    fn below_bind(&self, path: &Path) -> bool {
+        let holds = |mount: &Mount| matches!(mount, Mount::Bind { to, .. } if path.starts_with(to));
+        self.mounts.iter().any(holds)
+    }
+
     /// The mount that decides what `path` is.
     fn over(&self, path: &Path) -> Option<&Mount> {
         let covering = self
@@ -346,7 +351,13 @@ impl Layout {
                     args.push(to.into());
                 }
                 Mount::Executable { fd, to } => {
-                    args.extend(["--perms", "0555", "--file"].map(OsString::from));
+                    // In the place of one of the host's only a mount can be.
+                    let option = if self.below_bind(to) {
+                        "--ro-bind-data"
+                    } else {
+                        "--file"
+                    };
+                    args.extend(["--perms", "0555", option].map(OsString::from));
                     args.extend([fd.to_string().into(), to.into()]);
                 }
                 Mount::Text { fd, to } => {

@@ -4,24 +4,25 @@ use std::fs;
 use std::io::Write;
 use std::net::TcpListener;
 use std::os::fd::AsFd;
-use std::sync::atomic::{AtomicU32, Ordering};
 use std::thread;
 use std::time::Duration;
 
 use anyhow::{Result, bail};
 use nix::errno::Errno;
 use nix::libc;
-use nix::poll::{PollFd, PollFlags, ppoll};
 use nix::sys::signal::{SaFlags, SigAction, SigHandler, SigSet, Signal, kill, sigaction};
-use nix::unistd::{Pid, getpid, read};
+use nix::unistd::{Pid, getpid, read, write};
 
 use super::net;
 use crate::harness::services::serve_tcp;
 
-static GOT: AtomicU32 = AtomicU32::new(0);
-
-extern "C" fn note(signal: i32) {
-    GOT.fetch_or(1 << signal, Ordering::SeqCst);
+extern "C" fn note(signal: libc::c_int) {
+    // Only write(2), which is async-signal-safe.
+    if let Ok(signal) = Signal::try_from(signal) {
+        for part in ["<got ", signal.as_str(), ">\n"] {
+            let _ = write(std::io::stdout(), part.as_bytes());
+        }
+    }
 }
 
 const NOTED: [Signal; 3] = [Signal::SIGINT, Signal::SIGQUIT, Signal::SIGWINCH];
@@ -29,28 +30,16 @@ const NOTED: [Signal; 3] = [Signal::SIGINT, Signal::SIGQUIT, Signal::SIGWINCH];
 /// Handles SIGINT, SIGQUIT and SIGWINCH by saying so. Lines: `ask QUESTION`, `size`, `stop-self`, `stop-group`,
 /// `end STATUS`; each answer is in angle brackets, so that it is not the terminal's echo.
 pub fn talk() -> Result<()> {
-    // Without SA_RESTART: the wait below returns and the signal is said at once.
+    // Said by the handler itself, so that no signal falls between a look and a wait.
     let action = SigAction::new(SigHandler::Handler(note), SaFlags::empty(), SigSet::empty());
     for signal in NOTED {
-        // SAFETY: the handler only sets bits of an atomic.
+        // SAFETY: the handler only makes system calls.
         unsafe { sigaction(signal, &action) }?;
     }
-    NOTED.iter().copied().collect::<SigSet>().thread_block()?;
     say("ready");
     let stdin = std::io::stdin();
     let mut line = Vec::new();
     loop {
-        let got = GOT.swap(0, Ordering::SeqCst);
-        for signal in NOTED.iter().filter(|s| got & (1 << **s as i32) != 0) {
-            say(&format!("got {signal}"));
-        }
-        // The signals arrive here and nowhere else, so that none falls between the look at them and the wait.
-        let mut fds = [PollFd::new(stdin.as_fd(), PollFlags::POLLIN)];
-        match ppoll(&mut fds, None, Some(SigSet::empty())) {
-            Ok(_) => {}
-            Err(Errno::EINTR) => continue,
-            Err(e) => bail!("cannot wait: {e}"),
-        }
         let mut byte = [0];
         match read(stdin.as_fd(), &mut byte) {
             Ok(0) => bail!("end of input"),
