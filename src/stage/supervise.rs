@@ -21,6 +21,9 @@ use crate::ssh_agent::relay::Relay;
 /// How long the program has to end itself after SIGTERM or SIGHUP.
 const GRACE: Duration = Duration::from_secs(3);
 
+/// How long a program that a signal finds not running yet has until it must.
+const ABOUT_TO_RUN: Duration = Duration::from_secs(1);
+
 /// How the program ended.
 enum End {
     Status(i32),
@@ -71,13 +74,16 @@ fn not_executed(errno: Errno) -> String {
 fn watch(running: &mut Running, prepared: &Prepared) -> Result<End> {
     // When the program was told to end: from then on its time is limited.
     let mut ending: Option<(i32, Instant)> = None;
+    let mut early: Option<i32> = None;
     loop {
         // First whether the program runs: it then has had a terminal's signals itself.
         if let Some(end) = from_init(running, prepared)? {
             return Ok(end);
         }
-        if let Some(end) = signalled(running, &mut ending)? {
-            return Ok(end);
+        signalled(running, &mut ending, &mut early)?;
+        if let Some(signal) = early.take_if(|_| running.start_by.is_none()) {
+            // Where it came before the sandbox had a process to keep it. Twice does no harm.
+            let _ = running.gate.send(&ToInit::Signal(signal), &[]);
         }
         if let Some(reason) = lost(running)? {
             // The end of the sandbox and the program's own may cross.
@@ -91,6 +97,9 @@ fn watch(running: &mut Running, prepared: &Prepared) -> Result<End> {
         }
         let now = Instant::now();
         if running.start_by.is_some_and(|until| now >= until) {
+            if let Some(signal) = early {
+                return Ok(End::Forced(128 + signal));
+            }
             bail!(
                 "bwrap did not complete the sandbox within {} s: given up",
                 LIMIT.as_secs()
@@ -105,10 +114,21 @@ fn watch(running: &mut Running, prepared: &Prepared) -> Result<End> {
     }
 }
 
-/// Passes signals on; gives the end where one is meant for a program that does not run yet.
-fn signalled(running: &mut Running, ending: &mut Option<(i32, Instant)>) -> Result<Option<End>> {
+/// Passes signals on; `early` is the last one from before the program ran.
+fn signalled(
+    running: &mut Running,
+    ending: &mut Option<(i32, Instant)>,
+    early: &mut Option<i32>,
+) -> Result<()> {
     while let Some(info) = running.signals.read_signal()? {
         let number = info.ssi_signo as i32;
+        if number != Signal::SIGCHLD as i32
+            && let Some(by) = running.start_by
+        {
+            // A program that is about to run gets it, and decides itself.
+            running.start_by = Some(by.min(Instant::now() + ABOUT_TO_RUN));
+            *early = Some(number);
+        }
         match Signal::try_from(number)? {
             Signal::SIGCHLD => {}
             Signal::SIGTERM | Signal::SIGHUP => {
@@ -123,7 +143,6 @@ fn signalled(running: &mut Running, ending: &mut Option<(i32, Instant)>) -> Resu
                     let _ = running.gate.send(&ToInit::Signal(signal), &[]);
                 }
             }
-            _ if running.start_by.is_some() => return Ok(Some(End::Forced(128 + number))),
             // A terminal's signals (SI_KERNEL, sigaction(2)) have reached the program as they reached us.
             _ if info.ssi_code == libc::SI_KERNEL => {
                 let _ = running.gate.send(&ToInit::FromTerminal(number), &[]);
@@ -131,7 +150,7 @@ fn signalled(running: &mut Running, ending: &mut Option<(i32, Instant)>) -> Resu
             _ => drop(running.gate.send(&ToInit::Signal(number), &[])),
         }
     }
-    Ok(None)
+    Ok(())
 }
 
 /// Sleeps until something happens, and lets the relay work.
