@@ -58,7 +58,9 @@ fn every_check_can_fail(desk: &Desk) -> Result<()> {
         Ok(())
     };
 
-    let mut bare = desk.user(CTL);
+    // A descriptor more than the three, whatever this process was given itself.
+    let mut bare = desk.user("/bin/sh");
+    bare.args(["-c", "exec 7</dev/null; exec \"$@\"", "sh", CTL]);
     let taken = TcpListener::bind("[::]:0")?;
     let port = taken.local_addr()?.port();
     bare.args([
@@ -78,7 +80,13 @@ fn every_check_can_fail(desk: &Desk) -> Result<()> {
     seen(
         "without the sandbox",
         none,
-        &["no_new_privs", "seccomp mode", "namespace pid", "processes"],
+        &[
+            "no_new_privs",
+            "seccomp mode",
+            "namespace pid",
+            "processes",
+            "descriptors",
+        ],
     )?;
 
     let mut full = desk.user(CTL);
