@@ -1,8 +1,10 @@
 //! The relay, as one part of a poll(2) loop.
 
+use std::cell::RefCell;
 use std::net::{TcpListener, UdpSocket};
 use std::os::fd::{AsFd, BorrowedFd, RawFd};
 use std::path::PathBuf;
+use std::rc::Rc;
 use std::time::Instant;
 
 use anyhow::{Context, Result};
@@ -10,6 +12,7 @@ use nix::fcntl::{FcntlArg, FdFlag, fcntl};
 use nix::poll::PollFlags;
 use nix::sys::socket::{setsockopt, sockopt::RcvBuf};
 
+use super::names::Names;
 use super::servers::Servers;
 use super::tcp::Sessions;
 use super::udp::Forwarder;
@@ -49,6 +52,7 @@ pub struct Relay {
     servers: Servers,
     udp: Forwarder,
     tcp: Sessions,
+    names: Rc<RefCell<Names>>,
     /// Shared by all: what is read is passed on at once, and only kept where it must be.
     buf: Box<[u8]>,
 }
@@ -71,8 +75,14 @@ impl Relay {
             servers: Servers::new(resolv_conf),
             udp: Forwarder::new(udp),
             tcp: Sessions::new(tcp),
+            names: Rc::default(),
             buf: vec![0; DATAGRAM].into(),
         })
+    }
+
+    /// What the answers have said, for others that run in the same loop.
+    pub fn names(&self) -> Rc<RefCell<Names>> {
+        self.names.clone()
     }
 
     /// What to wait for; another set after each call that changes something.
@@ -92,8 +102,11 @@ impl Relay {
     /// Serves a descriptor that is ready for anything, errors included. One that is not, or no longer, the relay's is
     /// passed over, so a loop may hand it all that poll(2) gave.
     pub fn ready(&mut self, fd: RawFd, now: Instant) {
-        self.udp.ready(fd, &mut self.servers, now, &mut self.buf);
-        self.tcp.ready(fd, &mut self.servers, now, &mut self.buf);
+        let names = &mut self.names.borrow_mut();
+        self.udp
+            .ready(fd, &mut self.servers, names, now, &mut self.buf);
+        self.tcp
+            .ready(fd, &mut self.servers, names, now, &mut self.buf);
     }
 
     /// Does what is due by `now`.

@@ -1,0 +1,3 @@
+//! What the supervisor does with the firewall while the program runs.
+
+pub mod blocked;
