@@ -1,6 +1,7 @@
 //! Everything that is decided before anything is started.
 
 mod firewall;
+mod program;
 mod surroundings;
 
 pub use firewall::{Firewall, Way, ping_excluded};
@@ -19,7 +20,7 @@ use crate::dns;
 use crate::launch::files::{Cache, GitConfig};
 use crate::launch::{self, Dbus, Launch, Program};
 use crate::policy::words;
-use crate::sandbox::binds::{self, BASHRC, CLAUDE_STATE, Facts, INIT};
+use crate::sandbox::binds::{self, CLAUDE_STATE, Facts, INIT};
 use crate::sandbox::git::Git;
 use crate::sandbox::layout::{Bound, resolve};
 use crate::sandbox::notice::{self, NOTICE};
@@ -27,8 +28,6 @@ use crate::sandbox::programs::{self, Needed, missing_message};
 use crate::sandbox::session::{self, Outside, Session};
 use crate::sandbox::{bus, bwrap, environment, seccomp, sockets, workspace};
 
-/// bwrap takes 9000 arguments (its `MAX_ARGS`), its own among them.
-const MAX_ARGS: usize = 8000;
 const RESOLV_CONF: &str = "/etc/resolv.conf";
 /// The shell's start file. The user's own comes first, and keeps its aliases; the prompt is ours.
 pub const BASHRC_TEXT: &str = "[ -r ~/.bashrc ] && . ~/.bashrc\nPS1='[claude-jail] \\w \\$ '\n";
@@ -98,22 +97,9 @@ pub fn prepare(launch: &Launch, around: &Surroundings) -> Result<Prepared> {
     });
     let firewall = firewall.transpose()?;
 
-    let (program, args) = match &launch.program {
-        Program::Configured { command, args } => (command.clone(), args.clone()),
-        Program::Shell { args } => {
-            let start_file = ["--rcfile".into(), BASHRC.into()];
-            (
-                "bash".into(),
-                start_file.into_iter().chain(args.iter().cloned()).collect(),
-            )
-        }
-        Program::Exec { program, args } => (program.clone(), args.clone()),
-    };
-    let found = programs::find(&program, &around.path, &around.cwd);
-    if found.is_none() {
-        missing.extend(needed_program(&launch.program, &program));
-    }
-    let path = found.clone().unwrap_or_else(|| PathBuf::from(&program));
+    let program = program::Asked::of(launch, around);
+    let found = program.found.as_deref();
+    missing.extend(program.missing(launch));
 
     let resolv = firewall
         .as_ref()
@@ -130,7 +116,7 @@ pub fn prepare(launch: &Launch, around: &Surroundings) -> Result<Prepared> {
     let resolv = resolv.filter(|_| resolv_conf.is_some());
 
     let shell = matches!(launch.program, Program::Shell { .. });
-    let mut programs = vec![path.clone()];
+    let mut programs = vec![program.path().to_path_buf()];
     // Claude Code's npm package is a script of node's.
     programs.extend(programs::find(
         OsStr::new("node"),
@@ -142,7 +128,7 @@ pub fn prepare(launch: &Launch, around: &Surroundings) -> Result<Prepared> {
     protected.push(around.self_exe.clone());
     let ctl = around.self_exe.with_file_name("claude-isolatedctl");
     protected.extend(ctl.exists().then_some(ctl));
-    protected.extend(own::programs(launch, &around.home, found.as_deref()));
+    protected.extend(own::programs(launch, &around.home, found));
     if let Some(launch::PolicyName::File(file)) = launch.firewall.as_ref().map(|f| &f.policy) {
         protected.push(file.clone());
     }
@@ -225,14 +211,7 @@ pub fn prepare(launch: &Launch, around: &Surroundings) -> Result<Prepared> {
         .variables
         .set
         .extend(more.iter().map(|(name, value)| (name.into(), value.into())));
-    let mut command = vec![path.into_os_string()];
-    command.extend(args);
-    if command.len() > MAX_ARGS {
-        bail!(
-            "{} arguments are more than bwrap takes: at most {MAX_ARGS} for the program",
-            command.len()
-        );
-    }
+    let command = program.command()?;
     let seccomp = match launch.seccomp {
         true if !seccomp::ARCHITECTURES.contains(&std::env::consts::ARCH) => {
             warnings.push(format!(
@@ -272,8 +251,8 @@ pub fn prepare(launch: &Launch, around: &Surroundings) -> Result<Prepared> {
         resolv,
         shell,
         bound,
-        program,
-        program_found: found.is_some(),
+        program_found: program.found.is_some(),
+        program: program.name,
         missing,
         session,
         proxy,
@@ -283,24 +262,6 @@ pub fn prepare(launch: &Launch, around: &Surroundings) -> Result<Prepared> {
         notice,
         keep_git_config: launch.files.git_config == GitConfig::Keep,
         claude_json,
-    })
-}
-
-/// The line of a missing program; `-x` is no entry here: that one is "not found", as a shell says it.
-fn needed_program(program: &Program, name: &OsStr) -> Option<Needed> {
-    let name = name.to_string_lossy().into_owned();
-    let hint = match program {
-        Program::Exec { .. } => return None,
-        Program::Shell { .. } => return Some(Needed::package("bash", "bash", false)),
-        Program::Configured { .. } if name == "claude" => {
-            "npm install -g @anthropic-ai/claude-code (all systems)"
-        }
-        Program::Configured { .. } => "named by [program] command in the configuration",
-    };
-    Some(Needed {
-        name,
-        hint: hint.into(),
-        firewall_only: false,
     })
 }
 
