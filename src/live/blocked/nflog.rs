@@ -4,10 +4,7 @@ use anyhow::Result;
 
 use crate::netlink::{self, Builder, NLM_F_ACK, NLM_F_REQUEST};
 use crate::nf::uapi::{NFPROTO_UNSPEC, nfgenmsg};
-
-/// The group that the table logs to, and the bytes of each packet that it hands on.
-pub const GROUP: u16 = 1;
-pub const SNAPLEN: u32 = 128;
+use crate::policy::document::{LOG_GROUP as GROUP, LOG_SNAPLEN as SNAPLEN};
 
 /// The kernel hands on what it has collected after this time (in 1/100 s), when it has that many packets, or when they
 /// fill its buffer (bytes): at full rate some ten wake-ups a second, and one for a single packet.
@@ -31,7 +28,7 @@ const NFULA_CFG_QTHRESH: u16 = 5;
 const NFULNL_CFG_CMD_BIND: u8 = 1;
 const NFULNL_COPY_PACKET: u8 = 2;
 
-/// The request that makes the socket which sends it the reader of [`GROUP`]. The kernel acknowledges it: `EBUSY` where
+/// The request that makes the socket which sends it the reader of the table's group. The kernel acknowledges it: `EBUSY` where
 /// somebody else is, `EPERM` without `CAP_NET_ADMIN` over the namespace.
 ///
 /// One message: the kernel takes the command first and the settings after it.
