@@ -139,10 +139,7 @@ fn the_samples_of_the_example_are_valid() {
     assert_eq!(config.command, place.env.home.join(".local/bin/claude"));
     let mine = place.env.home.join(".config/claude-isolated/mine.toml");
     assert_eq!(config.policy, PolicyName::File(mine));
-    let log = place
-        .env
-        .home
-        .join("blocked.jsonl");
+    let log = place.env.home.join("blocked.jsonl");
     assert_eq!(config.log.file, Some(log));
     assert!(config.log.quiet);
     assert_eq!(config.warnings.len(), 2, "{:?}", config.warnings);
@@ -164,6 +161,7 @@ fn later_files_win_and_lists_add_up() {
         firewall_off: Some(place.env.system_config.clone()),
         policy: PolicyName::BuiltIn("attached".into()),
         allow: vec!["10.0.0.1".parse().unwrap()],
+        deny: vec![],
         home: vec!["10.1.0.0/16".parse().unwrap()],
         on_block: OnBlock::Reject,
         netns: Netns::Pasta,
@@ -207,7 +205,7 @@ fn later_files_win_and_lists_add_up() {
     assert_eq!(place.load().unwrap(), both, "an empty file changes nothing");
 
     place.user(
-        "[firewall]\nenabled = true\npolicy = '/p/mine'\nallow = ['10.0.0.2']\nhome = ['10.2.0.0/16']\n\
+        "[firewall]\nenabled = true\npolicy = '/p/mine'\nallow = ['10.0.0.2']\ndeny = ['10.0.0.3:22']\nhome = ['10.2.0.0/16']\n\
          on-block = 'drop'\nnetns = 'auto'\n\
          [filesystem]\nwrite = ['~/c']\nread = ['~']\nnas = ''\n\
          [sandbox]\nseccomp = true\nnested = false\nssh = 'agent'\ngh = false\ngit-config = 'restore'\ncache = 'private'\nenv-clear = false\n[program]\ncommand = '~/bin/claude'\nargs = []\n[log]\nfile = ''\nquiet = false\n",
@@ -216,6 +214,7 @@ fn later_files_win_and_lists_add_up() {
         firewall_off: None,
         policy: PolicyName::File("/p/mine".into()),
         allow: vec!["10.0.0.1".parse().unwrap(), "10.0.0.2".parse().unwrap()],
+        deny: vec!["10.0.0.3:22".parse().unwrap()],
         home: vec![
             "10.1.0.0/16".parse().unwrap(),
             "10.2.0.0/16".parse().unwrap(),

@@ -2,7 +2,7 @@
 
 use std::collections::{BTreeMap, HashMap};
 use std::net::IpAddr;
-use std::rc::Rc;
+use std::sync::{Arc, Mutex, MutexGuard};
 
 use super::answer;
 
@@ -10,10 +10,20 @@ use super::answer;
 const MAX_ENTRIES: usize = 4096;
 const MAX_BYTES: usize = 256 * 1024;
 
+/// The relay's names, for others in the same loop. Nobody holds it for longer than a call.
+#[derive(Debug, Clone, Default)]
+pub struct Shared(Arc<Mutex<Names>>);
+
+impl Shared {
+    pub fn lock(&self) -> MutexGuard<'_, Names> {
+        self.0.lock().unwrap_or_else(|e| e.into_inner())
+    }
+}
+
 /// Learnt from answers as they are passed on; the latest name of an address wins.
 #[derive(Debug, Default)]
 pub struct Names {
-    names: HashMap<IpAddr, (Rc<str>, u64)>,
+    names: HashMap<IpAddr, (Arc<str>, u64)>,
     /// By age.
     order: BTreeMap<u64, IpAddr>,
     next: u64,
@@ -29,18 +39,18 @@ impl Names {
         if name.is_empty() || addresses.is_empty() {
             return;
         }
-        let name: Rc<str> = name.into();
+        let name: Arc<str> = name.into();
         for address in addresses {
             self.insert(address, &name);
         }
     }
 
     /// The name that was resolved to `address` last, in lower case and safe to print.
-    pub fn get(&self, address: IpAddr) -> Option<Rc<str>> {
+    pub fn get(&self, address: IpAddr) -> Option<Arc<str>> {
         self.names.get(&address).map(|(name, _)| name.clone())
     }
 
-    fn insert(&mut self, address: IpAddr, name: &Rc<str>) {
+    fn insert(&mut self, address: IpAddr, name: &Arc<str>) {
         self.remove(address);
         self.bytes += name.len();
         self.names.insert(address, (name.clone(), self.next));
@@ -113,7 +123,7 @@ mod tests {
         names.insert(Ipv4Addr::from(n).into(), &name.into());
     }
 
-    fn get(names: &Names, n: u32) -> Option<Rc<str>> {
+    fn get(names: &Names, n: u32) -> Option<Arc<str>> {
         names.get(Ipv4Addr::from(n).into())
     }
 

@@ -1,10 +1,8 @@
 //! The relay, as one part of a poll(2) loop.
 
-use std::cell::RefCell;
 use std::net::{TcpListener, UdpSocket};
 use std::os::fd::{AsFd, BorrowedFd, RawFd};
 use std::path::PathBuf;
-use std::rc::Rc;
 use std::time::Instant;
 
 use anyhow::{Context, Result};
@@ -12,7 +10,7 @@ use nix::fcntl::{FcntlArg, FdFlag, fcntl};
 use nix::poll::PollFlags;
 use nix::sys::socket::{setsockopt, sockopt::RcvBuf};
 
-use super::names::Names;
+use super::names::Shared;
 use super::servers::Servers;
 use super::tcp::Sessions;
 use super::udp::Forwarder;
@@ -52,7 +50,7 @@ pub struct Relay {
     servers: Servers,
     udp: Forwarder,
     tcp: Sessions,
-    names: Rc<RefCell<Names>>,
+    names: Shared,
     /// Shared by all: what is read is passed on at once, and only kept where it must be.
     buf: Box<[u8]>,
 }
@@ -75,13 +73,13 @@ impl Relay {
             servers: Servers::new(resolv_conf),
             udp: Forwarder::new(udp),
             tcp: Sessions::new(tcp),
-            names: Rc::default(),
+            names: Shared::default(),
             buf: vec![0; DATAGRAM].into(),
         })
     }
 
     /// What the answers have said, for others that run in the same loop.
-    pub fn names(&self) -> Rc<RefCell<Names>> {
+    pub fn names(&self) -> Shared {
         self.names.clone()
     }
 
@@ -102,11 +100,18 @@ impl Relay {
     /// Serves a descriptor that is ready for anything, errors included. One that is not, or no longer, the relay's is
     /// passed over, so a loop may hand it all that poll(2) gave.
     pub fn ready(&mut self, fd: RawFd, now: Instant) {
-        let names = &mut self.names.borrow_mut();
+        let names = &mut *self.names.lock();
         self.udp
             .ready(fd, &mut self.servers, names, now, &mut self.buf);
         self.tcp
             .ready(fd, &mut self.servers, names, now, &mut self.buf);
+    }
+
+    /// The host's network is another: its resolvers may be, too, and those that failed may be reached now. What is in
+    /// flight is asked anew.
+    pub fn network_changed(&mut self, now: Instant) {
+        self.servers.network_changed();
+        self.udp.restart(&mut self.servers, now);
     }
 
     /// Does what is due by `now`.

@@ -22,6 +22,7 @@ mod stateful;
 mod talk;
 pub(crate) mod uapi;
 mod unlogged;
+mod update;
 mod value;
 mod verify;
 
@@ -35,4 +36,5 @@ pub use ruleset::{
 };
 pub use stateful::to_nft;
 pub use unlogged::unlogged;
+pub use update::update;
 pub use verify::{only_table, verify};

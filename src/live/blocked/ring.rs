@@ -1,7 +1,7 @@
 //! What was blocked, one entry for each destination, and no more memory than that whatever the sandbox sends.
 
 use std::collections::{BTreeMap, HashMap};
-use std::rc::Rc;
+use std::sync::Arc;
 use std::time::SystemTime;
 
 use super::packet::Target;
@@ -14,9 +14,9 @@ pub const MAX_DESTINATIONS: usize = 1000;
 pub struct Blocked {
     pub target: Target,
     /// The policy's rule that blocks it.
-    pub rule: Rc<str>,
+    pub rule: Arc<str>,
     /// The name that the sandbox resolved to this address last; safe to print.
-    pub name: Option<Rc<str>>,
+    pub name: Option<Arc<str>>,
     /// Packets that were logged: at least as many were blocked, since the kernel limits how many it logs.
     pub count: u64,
     pub first: SystemTime,
@@ -58,8 +58,8 @@ impl Ring {
     pub fn add(
         &mut self,
         target: Target,
-        rule: &Rc<str>,
-        name: Option<Rc<str>>,
+        rule: &Arc<str>,
+        name: Option<Arc<str>>,
         now: SystemTime,
     ) -> bool {
         self.clock += 1;
