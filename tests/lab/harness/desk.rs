@@ -70,7 +70,7 @@ impl Desk {
         fs::create_dir_all(path.parent().context("no parent")?)?;
         fs::write(
             &path,
-            format!("{log}[firewall]\nnetns = \"{netns}\"\n{firewall}\n"),
+            format!("[firewall]\nnetns = \"{netns}\"\n{firewall}\n{log}"),
         )?;
         Ok(path)
     }
