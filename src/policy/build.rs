@@ -1,13 +1,12 @@
 //! From a ruleset, what the user asked for and what the host is attached to, to the rules in their order.
 
-use std::net::Ipv6Addr;
+use std::net::{IpAddr, Ipv6Addr};
 
 use ipnetwork::{IpNetwork, Ipv6Network};
 
-use super::ruleset::{Group, Ruleset, Source};
-use super::{Embedded, Match, Nets, Policy, Rule, Verdict};
+use super::ruleset::{Entry, Group, Ruleset, Source};
+use super::{Embedded, Match, Nets, Policy, Rule, Surroundings, Verdict};
 use crate::dest::{Allowed, Proto, Service};
-use crate::host::Attached;
 use crate::launch::Firewall;
 
 /// Global unicast addresses (RFC 4291 2.4, IANA's IPv6 address space registry).
@@ -16,30 +15,30 @@ const GLOBAL_UNICAST: u16 = 0x2000;
 const SITE: u8 = 56;
 
 impl Policy {
-    /// The rules in order: loopback, neighbour discovery, the allowlist, the ruleset's blocked groups, its default.
+    /// The rules in order: loopback, neighbour discovery, the allowlist, what the ruleset accepts and blocks, its default.
     /// Entries and groups without an address give no rule.
     pub fn build(
         ruleset: &Ruleset,
         firewall: &Firewall,
         allowed: &[Allowed],
-        attached: &[Attached],
+        around: &Surroundings,
     ) -> Policy {
         let mut rules = vec![
             accept("loopback", Match::Loopback),
             accept("neighbour discovery", Match::NeighbourDiscovery),
         ];
         rules.extend(allow_rules(allowed));
-        for group in &ruleset.block {
-            let nets = members(group, firewall, attached);
+        for entry in &ruleset.rules {
+            let nets = members(&entry.group, firewall, around);
             if !nets.is_empty() {
                 rules.push(Rule {
-                    name: group.name.clone(),
+                    name: rule_name(&entry.group.name, entry.service),
                     matches: Match::To {
                         nets,
-                        service: None,
-                        embedded: Embedded::Yes,
+                        service: entry.service,
+                        embedded: embedded(entry),
                     },
-                    verdict: Verdict::Block,
+                    verdict: entry.verdict,
                 });
             }
         }
@@ -83,7 +82,7 @@ fn allow_rules(allowed: &[Allowed]) -> Vec<Rule> {
         nets[at].extend(&entry.addresses);
     }
     let rules = services.into_iter().zip(nets).map(|(service, nets)| {
-        let name = service.map_or("allow".into(), |s| format!("allow {}", service_words(s)));
+        let name = rule_name("allow", service);
         let matches = Match::To {
             nets: nets.into_iter().collect(),
             service,
@@ -94,6 +93,19 @@ fn allow_rules(allowed: &[Allowed]) -> Vec<Rule> {
     rules
         .filter(|rule| matches!(&rule.matches, Match::To { nets, .. } if !nets.is_empty()))
         .collect()
+}
+
+/// `lab`, `lab tcp 445`.
+fn rule_name(group: &str, service: Option<Service>) -> String {
+    service.map_or(group.into(), |s| format!("{group} {}", service_words(s)))
+}
+
+/// What stands for a blocked address is blocked with it; nothing stands for one that is accepted.
+fn embedded(entry: &Entry) -> Embedded {
+    match entry.verdict {
+        Verdict::Accept => Embedded::No,
+        Verdict::Block => Embedded::Yes,
+    }
 }
 
 /// `tcp 445`, `udp 5064-5065`.
@@ -109,8 +121,12 @@ pub(super) fn service_words(service: Service) -> String {
     }
 }
 
-fn members(group: &Group, firewall: &Firewall, attached: &[Attached]) -> Nets {
+fn members(group: &Group, firewall: &Firewall, around: &Surroundings) -> Nets {
+    let attached = around.attached;
+    let alone = |addresses: &[IpAddr]| addresses.iter().map(|a| IpNetwork::from(*a)).collect();
     match &group.source {
+        Source::Gateway => alone(around.gateways),
+        Source::Resolvers => alone(around.resolvers),
         Source::Attached => attached.iter().map(|a| a.net).collect(),
         Source::Home => firewall.home.iter().copied().collect(),
         Source::Prefix => attached.iter().filter_map(|a| site(a.net)).collect(),

@@ -11,7 +11,10 @@ mod naive;
 pub mod ruleset;
 pub mod words;
 
+use std::net::IpAddr;
+
 use crate::dest::Service;
+use crate::host::Attached;
 use crate::launch::OnBlock;
 
 pub use document::document;
@@ -20,6 +23,16 @@ pub use ruleset::Ruleset;
 
 /// The name of the nftables table, family `inet`.
 pub const TABLE: &str = "claudejail";
+
+/// What a policy takes from the host.
+#[derive(Debug, Clone, Copy, Default)]
+pub struct Surroundings<'a> {
+    pub attached: &'a [Attached],
+    /// The next hops of the default routes.
+    pub gateways: &'a [IpAddr],
+    /// The servers of the host's resolv.conf that are not on its loopback.
+    pub resolvers: &'a [IpAddr],
+}
 
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Policy {

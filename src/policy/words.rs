@@ -232,7 +232,7 @@ mod tests {
     }
 
     fn policy(on_block: OnBlock) -> Policy {
-        let name = PolicyName::BuiltIn("attached".into());
+        let name = PolicyName::Named("attached".into());
         let firewall = Firewall {
             policy: name.clone(),
             allow: vec![],
@@ -249,8 +249,13 @@ mod tests {
             on_block,
             netns: Netns::Auto,
         };
-        let ruleset = Ruleset::load(&name).unwrap();
-        Policy::build(&ruleset, &firewall, &allowed(), &attached())
+        let ruleset = Ruleset::built_in("attached").unwrap();
+        let attached = attached();
+        let around = crate::policy::Surroundings {
+            attached: &attached,
+            ..Default::default()
+        };
+        Policy::build(&ruleset, &firewall, &allowed(), &around)
     }
 
     #[test]

@@ -1,6 +1,6 @@
 //! Everything that is decided before anything is started.
 
-mod firewall;
+pub mod firewall;
 mod program;
 mod surroundings;
 
@@ -16,9 +16,9 @@ use nix::unistd::{AccessFlags, access, getgid, getuid};
 use super::claude_json::ClaudeJson;
 use super::plan::fd;
 use super::{gh, own};
-use crate::dns;
 use crate::launch::files::{Cache, GitConfig};
-use crate::launch::{self, Dbus, Launch, Program};
+use crate::launch::{Dbus, Launch, Program};
+use crate::policy::ruleset::Shelf;
 use crate::policy::words;
 use crate::sandbox::binds::{self, CLAUDE_STATE, Facts, INIT};
 use crate::sandbox::git::Git;
@@ -90,10 +90,11 @@ pub fn prepare(launch: &Launch, around: &Surroundings) -> Result<Prepared> {
     let bwrap = tool(Needed::package("bwrap", "bubblewrap", false));
     let proxy = (launch.services.dbus == Dbus::Secrets)
         .then(|| tool(Needed::package("xdg-dbus-proxy", "xdg-dbus-proxy", false)));
+    let shelf = Shelf::of(&around.config_dirs);
     let firewall = launch.firewall.as_ref().map(|firewall| {
         let pasta = tool(Needed::package("pasta", "passt", true));
         let getent = programs::find_tool("getent", &around.path, &writable);
-        firewall::prepare(firewall, pasta, getent, &mut warnings)
+        firewall::prepare(firewall, &shelf, pasta, getent, &mut warnings)
     });
     let firewall = firewall.transpose()?;
 
@@ -101,9 +102,7 @@ pub fn prepare(launch: &Launch, around: &Surroundings) -> Result<Prepared> {
     let found = program.found.as_deref();
     missing.extend(program.missing(launch));
 
-    let resolv = firewall
-        .as_ref()
-        .map(|f| f.resolv.for_sandbox(dns::ADDRESS));
+    let resolv = firewall.as_ref().map(Firewall::resolv_conf);
     let resolv_conf = Path::new(RESOLV_CONF)
         .canonicalize()
         .ok()
@@ -129,9 +128,7 @@ pub fn prepare(launch: &Launch, around: &Surroundings) -> Result<Prepared> {
     let ctl = around.self_exe.with_file_name("claude-isolatedctl");
     protected.extend(ctl.exists().then_some(ctl));
     protected.extend(own::programs(launch, &around.home, found));
-    if let Some(launch::PolicyName::File(file)) = launch.firewall.as_ref().map(|f| &f.policy) {
-        protected.push(file.clone());
-    }
+    protected.extend(firewall.iter().flat_map(|f| f.ruleset.files.clone()));
     let claude_config_dir = std::env::var_os("CLAUDE_CONFIG_DIR").map(PathBuf::from);
     let claude_json = ClaudeJson::read(&around.home);
     let directories = &around.directories;

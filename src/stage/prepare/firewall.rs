@@ -11,11 +11,12 @@ use nix::unistd::{getgid, getgroups, getuid};
 
 use super::RESOLV_CONF;
 use crate::dest::Allowed;
-use crate::dns::resolv::Resolv;
+use crate::dns::{self, resolv::Resolv};
 use crate::host::uplink::{self, Uplink};
 use crate::host::{Attached, Network, attached, names};
 use crate::launch::{self, Netns};
-use crate::policy::{Policy, document, ruleset::Ruleset};
+use crate::policy::ruleset::{Dns, Ruleset, Shelf};
+use crate::policy::{self, Policy, document};
 use crate::stage::{namespace, pasta};
 
 /// How long names of the allowlist may take to resolve.
@@ -23,6 +24,7 @@ const NAMES: Duration = Duration::from_secs(5);
 
 pub struct Firewall {
     pub way: Way,
+    pub ruleset: Ruleset,
     pub policy: Policy,
     pub document: Nftables<'static>,
     pub attached: Vec<Attached>,
@@ -52,32 +54,91 @@ impl Firewall {
     }
 }
 
+/// A policy and what it was made from.
+pub struct Decided {
+    pub ruleset: Ruleset,
+    pub network: Network,
+    pub attached: Vec<Attached>,
+    pub allowed: Vec<Allowed>,
+    /// The host's resolvers.
+    pub resolv: Resolv,
+    pub policy: Policy,
+}
+
+/// Reads of the host what the policy needs; names of the allowlist are looked up by `getent`.
+pub fn decide(
+    asked: &launch::Firewall,
+    shelf: &Shelf,
+    getent: Option<&Path>,
+    warnings: &mut Vec<String>,
+) -> Result<Decided> {
+    let ruleset = shelf.load(&asked.policy)?;
+    let network = Network::read().context("cannot read the host's networks")?;
+    let attached = attached::attached(&network);
+    let (allowed, unresolved) = names::resolve(&asked.allow, getent, NAMES);
+    warnings.extend(unresolved);
+    let resolv = Resolv::read(Path::new(RESOLV_CONF));
+    let resolv = resolv.unwrap_or_else(|_| Resolv::parse("", |_| None));
+    let around = policy::Surroundings {
+        attached: &attached,
+        gateways: &network.gateways(),
+        resolvers: &resolv.reachable(),
+    };
+    let policy = Policy::build(&ruleset, asked, &allowed, &around);
+    Ok(Decided {
+        ruleset,
+        network,
+        attached,
+        allowed,
+        resolv,
+        policy,
+    })
+}
+
 pub fn prepare(
     asked: &launch::Firewall,
+    shelf: &Shelf,
     pasta: PathBuf,
     getent: Option<PathBuf>,
     warnings: &mut Vec<String>,
 ) -> Result<Firewall> {
-    let ruleset = Ruleset::load(&asked.policy)?;
-    let network = Network::read().context("cannot read the host's networks")?;
-    let attached = attached::attached(&network);
-    let (allowed, unresolved) = names::resolve(&asked.allow, getent.as_deref(), NAMES);
-    warnings.extend(unresolved);
+    let Decided {
+        ruleset,
+        network,
+        attached,
+        allowed,
+        resolv,
+        policy,
+    } = decide(asked, shelf, getent.as_deref(), warnings)?;
     warnings.extend(of_no_use(&allowed, &network));
-    let policy = Policy::build(&ruleset, asked, &allowed, &attached);
-    let document = document::document(&policy);
     warnings.extend(ping_excluded());
     Ok(Firewall {
         way: choose_way(asked.netns)?,
+        document: document::document(&policy),
+        ruleset,
         policy,
-        document,
         attached,
         allowed,
         uplink: uplink::uplink(&network),
         pasta,
-        resolv: Resolv::read(Path::new(RESOLV_CONF))
-            .unwrap_or_else(|_| Resolv::parse("", |_| None)),
+        resolv,
     })
+}
+
+impl Firewall {
+    /// The sandbox's resolv.conf.
+    pub fn resolv_conf(&self) -> String {
+        match self.ruleset.dns {
+            Dns::All => self.resolv.for_sandbox(dns::ADDRESS),
+            // The C libraries then ask this machine, where nothing listens, and say so at once.
+            Dns::None => format!("# No names resolve: policy {}\n", self.policy.name),
+        }
+    }
+
+    /// Whether queries are relayed.
+    pub fn relays_dns(&self) -> bool {
+        self.ruleset.dns != Dns::None
+    }
 }
 
 /// pasta that makes the namespaces as root hangs (seen with those of 2023 and 2025), and its PID namespace needs a
