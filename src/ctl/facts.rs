@@ -36,6 +36,7 @@ pub fn read(options: &[OsString], program: &Path, desk: Desk) -> Result<Facts> {
     let firewall = launch.firewall.unwrap_or(Firewall {
         policy: PolicyName::Named("home-lan".into()),
         allow: Vec::new(),
+        deny: Vec::new(),
         home: Vec::new(),
         on_block: OnBlock::Drop,
         netns: Netns::Auto,
@@ -47,7 +48,7 @@ pub fn read(options: &[OsString], program: &Path, desk: Desk) -> Result<Facts> {
     let getent = Some(Path::new("/usr/bin/getent"));
     let Decided {
         network,
-        attached,
+        inputs,
         policy,
         ..
     } = firewall::decide(&firewall, &shelf, getent, &mut Vec::new())?;
@@ -83,7 +84,7 @@ pub fn read(options: &[OsString], program: &Path, desk: Desk) -> Result<Facts> {
         sockets,
         listen: TcpListener::bind("127.0.0.1:0")?.local_addr()?.port(),
         desk,
-        targets: destinations::targets(&policy, &network, &attached),
+        targets: destinations::targets(&policy, &network, &inputs.attached),
         internet: routes(),
         reject: firewall.on_block == OnBlock::Reject,
         persist: false,

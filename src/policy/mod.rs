@@ -11,28 +11,16 @@ mod naive;
 pub mod ruleset;
 pub mod words;
 
-use std::net::IpAddr;
-
 use crate::dest::Service;
-use crate::host::Attached;
 use crate::launch::OnBlock;
 
+pub use build::{CLOSED, Inputs};
 pub use document::document;
 pub use merge::Nets;
 pub use ruleset::Ruleset;
 
 /// The name of the nftables table, family `inet`.
 pub const TABLE: &str = "claudejail";
-
-/// What a policy takes from the host.
-#[derive(Debug, Clone, Copy, Default)]
-pub struct Surroundings<'a> {
-    pub attached: &'a [Attached],
-    /// The next hops of the default routes.
-    pub gateways: &'a [IpAddr],
-    /// The servers of the host's resolv.conf that are not on its loopback.
-    pub resolvers: &'a [IpAddr],
-}
 
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Policy {
@@ -45,7 +33,7 @@ pub struct Policy {
 
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Rule {
-    /// Short and unique in the policy: `loopback`, `allow`, `allow tcp 445`, `attached`, `private`, `internet`.
+    /// Short and unique in the policy: `loopback`, `deny`, `allow tcp 445`, `attached`, `private`, `internet`.
     pub name: String,
     pub matches: Match,
     pub verdict: Verdict,

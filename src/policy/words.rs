@@ -194,7 +194,7 @@ mod tests {
     use crate::dest::{Destination, Target};
     use crate::dest::{Proto, Service};
     use crate::launch::{Firewall, Netns, PolicyName};
-    use crate::policy::Ruleset;
+    use crate::policy::{Inputs, Ruleset};
 
     fn allowed() -> Vec<Allowed> {
         let entry = |target, service, addresses: &[&str]| Allowed {
@@ -236,6 +236,7 @@ mod tests {
         let firewall = Firewall {
             policy: name.clone(),
             allow: vec![],
+            deny: vec![],
             home: [
                 "10.1.0.0",
                 "10.3.0.0",
@@ -250,12 +251,11 @@ mod tests {
             netns: Netns::Auto,
         };
         let ruleset = Ruleset::built_in("attached").unwrap();
-        let attached = attached();
-        let around = crate::policy::Surroundings {
-            attached: &attached,
-            ..Default::default()
-        };
-        Policy::build(&ruleset, &firewall, &allowed(), &around)
+        Policy::build(&Inputs {
+            allowed: allowed(),
+            attached: attached(),
+            ..Inputs::new(ruleset, &firewall)
+        })
     }
 
     #[test]

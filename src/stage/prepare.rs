@@ -128,7 +128,7 @@ pub fn prepare(launch: &Launch, around: &Surroundings) -> Result<Prepared> {
     let ctl = around.self_exe.with_file_name("claude-isolatedctl");
     protected.extend(ctl.exists().then_some(ctl));
     protected.extend(own::programs(launch, &around.home, found));
-    protected.extend(firewall.iter().flat_map(|f| f.ruleset.files.clone()));
+    protected.extend(firewall.iter().flat_map(|f| f.inputs.ruleset.files.clone()));
     let claude_config_dir = std::env::var_os("CLAUDE_CONFIG_DIR").map(PathBuf::from);
     let claude_json = ClaudeJson::read(&around.home);
     let directories = &around.directories;

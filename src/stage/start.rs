@@ -24,7 +24,7 @@ use super::watching::Watching;
 use super::wire::Channel;
 use super::{dbus_proxy, gh, say, signals, system};
 use crate::dns::relay::Relay;
-use crate::netlink::Netlink;
+use crate::live::Live;
 use crate::sandbox::session::BROWSER_TEXT;
 use crate::ssh_agent;
 
@@ -69,8 +69,8 @@ pub struct Running {
     pub ssh_agents: Vec<PathBuf>,
     pub ssh_relays: Vec<ssh_agent::relay::Relay>,
     pub bus: Option<dbus_proxy::Running>,
-    /// The netfilter socket of the sandbox's network namespace.
-    pub netlink: Option<Netlink>,
+    /// What keeps the firewall, where there is one.
+    pub live: Option<Live>,
     pub log: Log,
     /// Until when the program has to run; `None` once it does.
     pub start_by: Option<Instant>,
@@ -100,7 +100,7 @@ pub fn start(prepared: &Prepared, around: &Surroundings) -> Result<Running> {
             ssh_agents: prepared.session.ssh_agents.clone(),
             ssh_relays: Vec::new(),
             bus: None,
-            netlink: None,
+            live: None,
             log: Log::new()?,
             start_by: Some(Instant::now() + LIMIT),
             watching: Watching::start(prepared),

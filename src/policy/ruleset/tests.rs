@@ -108,7 +108,7 @@ fn a_file_that_only_the_user_can_write() {
     place.mode(&path, 0o600);
     let ruleset = load().unwrap();
     assert_eq!(order(&ruleset), "-lab");
-    assert_eq!(ruleset.files, [path.clone()]);
+    assert_eq!(ruleset.files, std::slice::from_ref(&path));
     fs::remove_file(&path).unwrap();
     let gone = format!("{:#}", load().unwrap_err());
     assert!(gone.contains("own.toml does not exist"), "{gone}");

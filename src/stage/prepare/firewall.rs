@@ -13,10 +13,10 @@ use super::RESOLV_CONF;
 use crate::dest::Allowed;
 use crate::dns::{self, resolv::Resolv};
 use crate::host::uplink::{self, Uplink};
-use crate::host::{Attached, Network, attached, names};
+use crate::host::{Network, attached, names};
 use crate::launch::{self, Netns};
-use crate::policy::ruleset::{Dns, Ruleset, Shelf};
-use crate::policy::{self, Policy, document};
+use crate::policy::ruleset::{Dns, Shelf};
+use crate::policy::{Inputs, Policy, document};
 use crate::stage::{namespace, pasta};
 
 /// How long names of the allowlist may take to resolve.
@@ -24,13 +24,14 @@ const NAMES: Duration = Duration::from_secs(5);
 
 pub struct Firewall {
     pub way: Way,
-    pub ruleset: Ruleset,
     pub policy: Policy,
     pub document: Nftables<'static>,
-    pub attached: Vec<Attached>,
-    pub allowed: Vec<Allowed>,
+    /// What the policy was made from.
+    pub inputs: Inputs,
     pub uplink: Uplink,
     pub pasta: PathBuf,
+    /// getent, which resolves names as the host does.
+    pub getent: Option<PathBuf>,
     /// The host's resolvers.
     pub resolv: Resolv,
 }
@@ -56,16 +57,14 @@ impl Firewall {
 
 /// A policy and what it was made from.
 pub struct Decided {
-    pub ruleset: Ruleset,
     pub network: Network,
-    pub attached: Vec<Attached>,
-    pub allowed: Vec<Allowed>,
     /// The host's resolvers.
     pub resolv: Resolv,
+    pub inputs: Inputs,
     pub policy: Policy,
 }
 
-/// Reads of the host what the policy needs; names of the allowlist are looked up by `getent`.
+/// Reads of the host what the policy needs; names are looked up by `getent`.
 pub fn decide(
     asked: &launch::Firewall,
     shelf: &Shelf,
@@ -74,24 +73,28 @@ pub fn decide(
 ) -> Result<Decided> {
     let ruleset = shelf.load(&asked.policy)?;
     let network = Network::read().context("cannot read the host's networks")?;
-    let attached = attached::attached(&network);
-    let (allowed, unresolved) = names::resolve(&asked.allow, getent, NAMES);
-    warnings.extend(unresolved);
     let resolv = Resolv::read(Path::new(RESOLV_CONF));
     let resolv = resolv.unwrap_or_else(|_| Resolv::parse("", |_| None));
-    let around = policy::Surroundings {
-        attached: &attached,
-        gateways: &network.gateways(),
-        resolvers: &resolv.reachable(),
-    };
-    let policy = Policy::build(&ruleset, asked, &allowed, &around);
-    Ok(Decided {
-        ruleset,
-        network,
-        attached,
+    let resolve = |entries| names::resolve(entries, getent, NAMES);
+    let (allowed, unresolved) = resolve(&asked.allow);
+    let unresolved = unresolved.into_iter();
+    warnings.extend(unresolved.map(|name| format!("allow entry {name}: starting without it")));
+    let (denied, unresolved) = resolve(&asked.deny);
+    let unresolved = unresolved.into_iter();
+    warnings.extend(unresolved.map(|name| format!("deny entry {name}: nothing is denied by it")));
+    let inputs = Inputs {
         allowed,
+        denied,
+        attached: attached::attached(&network),
+        gateways: network.gateways(),
+        resolvers: resolv.reachable(),
+        ..Inputs::new(ruleset, asked)
+    };
+    Ok(Decided {
+        policy: Policy::build(&inputs),
+        network,
         resolv,
-        policy,
+        inputs,
     })
 }
 
@@ -103,22 +106,19 @@ pub fn prepare(
     warnings: &mut Vec<String>,
 ) -> Result<Firewall> {
     let Decided {
-        ruleset,
         network,
-        attached,
-        allowed,
         resolv,
+        inputs,
         policy,
     } = decide(asked, shelf, getent.as_deref(), warnings)?;
-    warnings.extend(of_no_use(&allowed, &network));
+    warnings.extend(of_no_use(&inputs.allowed, &network));
     warnings.extend(ping_excluded());
     Ok(Firewall {
         way: choose_way(asked.netns)?,
         document: document::document(&policy),
-        ruleset,
         policy,
-        attached,
-        allowed,
+        inputs,
+        getent,
         uplink: uplink::uplink(&network),
         pasta,
         resolv,
@@ -128,7 +128,7 @@ pub fn prepare(
 impl Firewall {
     /// The sandbox's resolv.conf.
     pub fn resolv_conf(&self) -> String {
-        match self.ruleset.dns {
+        match self.inputs.ruleset.dns {
             Dns::All => self.resolv.for_sandbox(dns::ADDRESS),
             // The C libraries then ask this machine, where nothing listens, and say so at once.
             Dns::None => format!("# No names resolve: policy {}\n", self.policy.name),
@@ -137,7 +137,7 @@ impl Firewall {
 
     /// Whether queries are relayed.
     pub fn relays_dns(&self) -> bool {
-        self.ruleset.dns != Dns::None
+        self.inputs.ruleset.dns != Dns::None
     }
 }
 

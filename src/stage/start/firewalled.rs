@@ -11,6 +11,7 @@ use nix::unistd::{AccessFlags, access};
 
 use super::{LIMIT, Running};
 use crate::dns::relay::Relay;
+use crate::live::{Keeper, Live};
 use crate::netlink::Netlink;
 use crate::nf;
 use crate::stage::helpers::how;
@@ -78,7 +79,9 @@ impl Starting {
         nf::verify(&netlink, &meant)
             .context("the firewall read back is not the one that was meant")?;
         nf::only_table(&netlink, &meant)?;
-        self.running.netlink = Some(netlink);
+        let (inputs, policy) = (firewall.inputs.clone(), firewall.policy.clone());
+        let keeper = Keeper::new(netlink, inputs, policy, meant);
+        self.running.live = Some(Live::new(keeper));
         if let (Some(udp), Some(tcp)) = (fds.next(), fds.next()) {
             let relay = Relay::new(udp.into(), tcp.into(), "/etc/resolv.conf".into());
             self.running.relay = Some(relay.context("cannot start the DNS relay")?);
