@@ -96,6 +96,13 @@ impl Relay {
         self.tcp.ready(fd, &mut self.servers, now, &mut self.buf);
     }
 
+    /// The host's network is another: its resolvers may be, too, and those that failed may be reached now. What is in
+    /// flight is asked anew.
+    pub fn network_changed(&mut self, now: Instant) {
+        self.servers.network_changed();
+        self.udp.restart(&mut self.servers, now);
+    }
+
     /// Does what is due by `now`.
     pub fn tick(&mut self, now: Instant) {
         self.udp.tick(&mut self.servers, now);

@@ -104,6 +104,19 @@ impl Forwarder {
         }
     }
 
+    /// Asks every query in flight anew: its servers, or the way to them, may be others now.
+    pub fn restart(&mut self, servers: &mut Servers, now: Instant) {
+        self.sockets.clear();
+        for id in self.queries.keys().copied().collect::<Vec<_>>() {
+            if let Some(query) = self.queries.get_mut(&id) {
+                query.attempts = attempts(servers, now);
+                query.turns = 0;
+                query.unhelpful = None;
+            }
+            self.advance(id, servers, now);
+        }
+    }
+
     fn accept(&mut self, servers: &mut Servers, now: Instant, buf: &mut [u8]) {
         for _ in 0..BURST {
             let Ok((len, client)) = self.listener.recv_from(buf) else {
@@ -122,15 +135,10 @@ impl Forwarder {
             {
                 self.remove(oldest);
             }
-            let attempts = servers.in_order(now).into_iter().map(|server| Attempt {
-                server,
-                socket: None,
-                answered: false,
-            });
             let query = Query {
                 client,
                 packet: packet.into(),
-                attempts: attempts.collect(),
+                attempts: attempts(servers, now),
                 turns: 0,
                 due: now,
                 unhelpful: None,
@@ -241,6 +249,15 @@ impl Forwarder {
             }
         }
     }
+}
+
+fn attempts(servers: &mut Servers, now: Instant) -> Vec<Attempt> {
+    let attempt = |server| Attempt {
+        server,
+        socket: None,
+        answered: false,
+    };
+    servers.in_order(now).into_iter().map(attempt).collect()
 }
 
 impl Attempt {
