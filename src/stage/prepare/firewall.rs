@@ -1,6 +1,7 @@
 //! The firewall's part of a launch: the host's networks, and the rules made from them.
 
 use std::ffi::OsString;
+use std::net::IpAddr;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
@@ -27,6 +28,8 @@ pub struct Firewall {
     pub document: Nftables<'static>,
     pub attached: Vec<Attached>,
     pub allowed: Vec<Allowed>,
+    /// The host's own addresses, which the sandbox has, too.
+    pub own: Vec<IpAddr>,
     pub uplink: Uplink,
     pub pasta: PathBuf,
     /// The host's resolvers.
@@ -73,6 +76,7 @@ pub fn prepare(
         document,
         attached,
         allowed,
+        own: network.addresses.iter().map(|a| a.addr.ip()).collect(),
         uplink: uplink::uplink(&network),
         pasta,
         resolv: Resolv::read(Path::new(RESOLV_CONF))
