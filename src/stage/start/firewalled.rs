@@ -55,7 +55,7 @@ impl Starting {
             ruleset: firewall.document.clone(),
             bwrap: prepared.bwrap.clone(),
             hostname: nix::unistd::gethostname()?,
-            dns: prepared.resolv.is_some(),
+            dns: prepared.resolv.is_some() && firewall.relays_dns(),
         };
         match hand_over(&first, &plan, inherited) {
             Ok(channel) => running.inner = Some(channel),
