@@ -3,6 +3,7 @@
 
 pub mod command;
 pub mod desk;
+pub mod live;
 pub mod messages_api;
 pub mod mounts;
 pub mod nameserver;
