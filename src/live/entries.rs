@@ -150,8 +150,8 @@ mod tests {
     use crate::policy::Ruleset;
 
     fn inputs() -> Inputs {
-        let policy = PolicyName::BuiltIn("attached".into());
-        let ruleset = Ruleset::load(&policy).unwrap();
+        let policy = PolicyName::Named("attached".into());
+        let ruleset = Ruleset::built_in("attached").unwrap();
         let firewall = Firewall {
             policy,
             allow: vec![],

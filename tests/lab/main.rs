@@ -16,6 +16,7 @@ mod controls;
 mod ctl_can_fail;
 mod ctl_check;
 mod ctl_verify;
+mod day;
 mod desktop;
 mod dns;
 mod dry_run;
@@ -36,6 +37,7 @@ mod on_block;
 mod process;
 mod reachability;
 mod refusals;
+mod rulesets;
 mod sockets;
 mod ssh;
 mod starts;
@@ -55,6 +57,7 @@ const SCENARIOS: &[&[Scenario]] = &[
     ctl_can_fail::ALL,
     reachability::ALL,
     on_block::ALL,
+    rulesets::ALL,
     loopback::ALL,
     inbound::ALL,
     dns::ALL,
@@ -84,6 +87,7 @@ const SCENARIOS: &[&[Scenario]] = &[
     git_config::ALL,
     syscalls::ALL,
     tools::ALL,
+    day::ALL,
     abstract_sockets::ALL,
 ];
 
