@@ -223,7 +223,10 @@ pub fn prepare(launch: &Launch, around: &Surroundings) -> Result<Prepared> {
             ));
             None
         }
-        true => Some(seccomp::filter(launch.nested)?),
+        true => Some(seccomp::filter(seccomp::Switches {
+            nested: launch.nested,
+            usb: launch.services.usb,
+        })?),
         false => None,
     };
     let mut log = launch.log.clone();

@@ -117,6 +117,17 @@ fn devices_are_switches(desk: &Desk) -> Result<()> {
     let told = ["gpu", "usb"].map(|name| none.stderr.contains(&format!("{name} = true")));
     let there = ["/dev/dri", "/dev/bus/usb"].map(|path| !Path::new(path).exists());
     ensure!(told == there, "{none:?}");
+    // libusb and udev need a socket that tells of devices.
+    let hears = "/usr/bin/python3 -c 'import socket as s; s.socket(s.AF_NETLINK, s.SOCK_RAW, 15).bind((0, 1))'";
+    for (config, can) in [("", false), ("usb = true", true), ("gpu = true", false)] {
+        desk.config(&format!("[sandbox]\n{config}"))?;
+        let done = desk.shell(&[], hears)?;
+        let said = done.stderr.contains("Protocol not supported");
+        ensure!(
+            done.status.success() == can && said != can,
+            "{config}: {done:?}"
+        );
+    }
     own_devices()?;
     for (config, expected) in [
         ("", ""),
