@@ -1,6 +1,7 @@
 //! The user's session inside: its run-time directory, the services that were asked for, and variables that say so.
 
 mod desktop;
+mod xauthority;
 
 use std::ffi::{OsStr, OsString};
 use std::path::{Path, PathBuf};
@@ -48,6 +49,8 @@ pub struct Outside<'a> {
     pub home: &'a Path,
     pub uid: u32,
     pub variables: &'a [(OsString, OsString)],
+    /// Whether the sandbox has the host's network, and with it its abstract sockets.
+    pub same_network: bool,
     /// xdg-open as it is found on PATH, resolved.
     pub xdg_open: Option<PathBuf>,
 }
@@ -61,6 +64,8 @@ pub struct Session {
     pub dbus_proxy: Option<bus::Proxy>,
     /// The descriptors under which [`BROWSER_TEXT`] is expected.
     pub browser: Vec<i32>,
+    /// The X server's keys, where the display has another number inside.
+    pub xauthority: Option<Vec<u8>>,
     /// One line each.
     pub warnings: Vec<String>,
 }

@@ -26,6 +26,8 @@ pub mod fd {
     pub const CLAUDE_JSON: RawFd = 20;
     /// What the program can read about its sandbox.
     pub const NOTICE: RawFd = 21;
+    /// The X server's keys.
+    pub const XAUTHORITY: RawFd = 22;
 }
 
 /// Outer to inner, in a memfd (an allowlist may be long).

@@ -160,6 +160,7 @@ fn inherited(prepared: &Prepared, gate: Channel) -> Result<Vec<(OwnedFd, RawFd)>
             prepared.claude_json.as_ref().map(|json| &json.text[..]),
             fd::CLAUDE_JSON,
         ),
+        (prepared.session.xauthority.as_deref(), fd::XAUTHORITY),
     ];
     let browser = &prepared.session.browser;
     let browser = browser

@@ -14,6 +14,7 @@ use crate::sockets::{listen, own_run_and_var};
 
 pub const ALL: &[Scenario] = &[
     scenario!(display_and_sound_are_switches, ONCE),
+    scenario!(a_display_under_full_net_has_another_number, ONCE),
     scenario!(devices_are_switches, ONCE),
     scenario!(addresses_are_printed_where_there_is_no_display, ONCE),
     scenario!(variables_of_the_session_are_true_inside, ONCE),
@@ -83,6 +84,40 @@ fn display_and_sound_are_switches(desk: &Desk) -> Result<()> {
         lines.len() == 1 && lines[0].contains("wayland = true"),
         "{lines:?}"
     );
+    Ok(())
+}
+
+/// libxcb tries the abstract socket of a display first, which is there under `-F`, and gives up where it is refused.
+fn a_display_under_full_net_has_another_number(desk: &Desk) -> Result<()> {
+    own_run_and_var(desk)?;
+    listen(Path::new("/tmp/.X11-unix/X7"))?;
+    let entry = |number: &str| {
+        let mut entry = vec![1, 0];
+        for field in ["desk", number, "MIT-MAGIC-COOKIE-1", "secret"] {
+            entry.extend([0, field.len() as u8]);
+            entry.extend(field.as_bytes());
+        }
+        entry
+    };
+    let keys = desk.home.join(".Xauthority");
+    fs::write(&keys, [entry("7"), entry("8")].concat())?;
+    desk.config("[sandbox]\nx11 = true")?;
+    for (options, number, entries) in [
+        (&["-F"][..], "1007", entry("1007")),
+        (&[], "7", [entry("7"), entry("8")].concat()),
+    ] {
+        let script = format!(
+            "echo $DISPLAY; {PROBE} connect /tmp/.X11-unix/X{number}; rm -f keys; cat $XAUTHORITY > keys; ls /tmp/.X11-unix"
+        );
+        let mut command = desk.program(&[options, &["-x", "/bin/sh", "-c", &script]].concat());
+        let said = run(command.env("DISPLAY", ":7"), LIMIT)?.ok()?;
+        let meant = format!(":{number}\n/tmp/.X11-unix/X{number} reached\nX{number}\n");
+        ensure!(said == meant, "{options:?}: {said}");
+        ensure!(
+            fs::read(desk.work.join("keys"))? == entries,
+            "{options:?}: other keys"
+        );
+    }
     Ok(())
 }
 
