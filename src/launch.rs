@@ -16,7 +16,7 @@ pub mod services;
 
 pub use crate::config::environment::Environment;
 pub use files::Files;
-pub use services::{Dbus, Services, Ssh};
+pub use services::{Dbus, Gpg, Services, Ssh};
 
 pub mod files;
 

@@ -28,6 +28,8 @@ pub mod fd {
     pub const NOTICE: RawFd = 21;
     /// The X server's keys.
     pub const XAUTHORITY: RawFd = 22;
+    /// The sandbox's copy of what gpg trusts.
+    pub const TRUSTDB: RawFd = 23;
 }
 
 /// Outer to inner, in a memfd (an allowlist may be long).

@@ -53,8 +53,8 @@ impl Adding<'_> {
             let keys = keys.and_then(|keys| renumbered(&keys, outside, inside));
             match keys.filter(|_| inside != outside) {
                 Some(keys) => {
-                    self.session.xauthority = Some(keys);
                     let fd = fd::XAUTHORITY;
+                    self.session.files.push((keys, fd));
                     self.layout.push(Mount::Data { fd, to: to.clone() });
                 }
                 None => self.layout.bind_at(&authority, &to, Access::ReadOnly),
