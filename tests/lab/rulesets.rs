@@ -156,7 +156,7 @@ fn a_wrong_ruleset_is_refused(desk: &Desk) -> Result<()> {
         ),
         (
             "lba",
-            "no ruleset `lba` (`lab`?): there are `attached`, `home-lan`, `lab`, `lateral`, `offline`",
+            "no ruleset `lba` (`lab`?): there are `allowlist-only`, `attached`, `home-lan`, `lab`, `lateral`, `offline`",
         ),
     ] {
         let done = desk.run(&["--policy", name, "-x", "/bin/echo", "started"])?;
