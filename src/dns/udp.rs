@@ -8,6 +8,7 @@ use std::time::{Duration, Instant};
 
 use nix::poll::PollFlags;
 
+use super::names::Names;
 use super::servers::Servers;
 use super::{connect, message};
 
@@ -86,11 +87,21 @@ impl Forwarder {
     }
 
     /// Reads what `fd` has, if it is one of ours.
-    pub fn ready(&mut self, fd: RawFd, servers: &mut Servers, now: Instant, buf: &mut [u8]) {
+    pub fn ready(
+        &mut self,
+        fd: RawFd,
+        servers: &mut Servers,
+        names: &mut Names,
+        now: Instant,
+        buf: &mut [u8],
+    ) {
         if fd == self.listener.as_raw_fd() {
             self.accept(servers, now, buf);
-        } else if let Some(&(id, attempt)) = self.sockets.get(&fd) {
-            self.receive(id, attempt, servers, now, buf);
+        } else if let Some(&(id, attempt)) = self.sockets.get(&fd)
+            && let Some(len) = self.receive(id, attempt, servers, now, buf)
+        {
+            // After it was passed on.
+            names.learn(&buf[..len]);
         }
     }
 
@@ -150,26 +161,30 @@ impl Forwarder {
         }
     }
 
-    fn receive(&mut self, id: u64, at: usize, servers: &mut Servers, now: Instant, buf: &mut [u8]) {
+    /// Gives the length of the answer, where one came and was passed on.
+    fn receive(
+        &mut self,
+        id: u64,
+        at: usize,
+        servers: &mut Servers,
+        now: Instant,
+        buf: &mut [u8],
+    ) -> Option<usize> {
         for _ in 0..BURST {
-            let Some(query) = self.queries.get_mut(&id) else {
-                return;
-            };
+            let query = self.queries.get_mut(&id)?;
             let current = at == query.current();
             let attempt = &mut query.attempts[at];
-            let Some(socket) = &attempt.socket else {
-                return;
-            };
+            let socket = attempt.socket.as_ref()?;
             let len = match socket.recv(buf) {
                 Ok(len) => len,
-                Err(error) if error.kind() == io::ErrorKind::WouldBlock => return,
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => return None,
                 Err(_) => {
                     servers.failed(attempt.server, now);
                     self.close(id, at);
                     if current {
                         self.advance(id, servers, now);
                     }
-                    return;
+                    return None;
                 }
             };
             let answer = &buf[..len];
@@ -184,7 +199,7 @@ impl Forwarder {
                 let client = query.client;
                 self.reply(client, answer);
                 self.remove(id);
-                return;
+                return Some(len);
             }
             attempt.answered = true;
             query.unhelpful.get_or_insert_with(|| answer.into());
@@ -192,8 +207,9 @@ impl Forwarder {
             if current {
                 self.advance(id, servers, now);
             }
-            return;
+            return None;
         }
+        None
     }
 
     /// Asks the next server that can be asked; where there is none the query ends with an error for the client.

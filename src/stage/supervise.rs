@@ -37,12 +37,16 @@ enum End {
 pub fn supervise(mut running: Running, prepared: &Prepared, program: &str) -> Result<i32> {
     let end = watch(&mut running, prepared);
     let mut watching = std::mem::take(&mut running.watching);
+    let live = running.live.take();
     match end {
         Ok(End::Status(_) | End::NotExecuted(_)) => running.helpers.leave(),
         // It may run still.
         Ok(End::Forced(_)) | Err(_) => drop(running),
     }
     watching.finish();
+    if let Some(mut live) = live {
+        live.finish();
+    }
     let end = end?;
     match end {
         End::Status(status) | End::Forced(status) => Ok(status),

@@ -8,6 +8,7 @@
 mod harness;
 
 mod abstract_sockets;
+mod blocked;
 mod bus;
 mod claude;
 mod claude_json;
@@ -38,6 +39,7 @@ mod process;
 mod reachability;
 mod refusals;
 mod rulesets;
+mod signing;
 mod sockets;
 mod ssh;
 mod starts;
@@ -57,6 +59,7 @@ const SCENARIOS: &[&[Scenario]] = &[
     ctl_can_fail::ALL,
     reachability::ALL,
     on_block::ALL,
+    blocked::ALL,
     rulesets::ALL,
     loopback::ALL,
     inbound::ALL,
@@ -88,6 +91,7 @@ const SCENARIOS: &[&[Scenario]] = &[
     syscalls::ALL,
     tools::ALL,
     day::ALL,
+    signing::ALL,
     abstract_sockets::ALL,
 ];
 

@@ -15,7 +15,7 @@ use serde_json::Value;
 
 use crate::packets::{Packet, icmp, sctp, tcp, udp};
 use crate::samples::{Random, probes, samples};
-use crate::{counters_of, home_lan, in_namespace, run};
+use crate::{as_nft, counters_of, home_lan, in_namespace, run};
 
 /// The namespace's own addresses, to which all packets go; in none of the policies' networks.
 const OWN4: Ipv4Addr = Ipv4Addr::new(198, 18, 200, 77);
@@ -173,7 +173,7 @@ fn what_arrives_is_decided_by_its_source() {
     let mut tun = arrivals();
     let mut random = Random(0x1b0d);
     for (label, policy) in samples() {
-        let document = serde_json::to_string(&document(&policy)).unwrap();
+        let document = as_nft(&document(&policy));
         run("nft", "-j -f -", &document);
         let mut meant: BTreeMap<String, u64> = BTreeMap::new();
         let mut to_pass = 0;
@@ -218,7 +218,7 @@ fn neighbour_discovery_arrives_and_no_more() {
     }
     let mut tun = arrivals();
     let document = document(&home_lan());
-    run("nft", "-j -f -", &serde_json::to_string(&document).unwrap());
+    run("nft", "-j -f -", &as_nft(&document));
     let (solicit, advert, echo, router, redirect) = (135, 136, 128, 134, 137);
     for (kind, hops, src, rule) in [
         (solicit, 255, "fe80::1", "neighbour discovery"),
