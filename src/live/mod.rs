@@ -197,9 +197,11 @@ impl Live {
                     gateways: network.gateways(),
                     resolvers: self.resolvers(),
                 };
-                self.keeper.host(Ok(host), now)?;
-                // Before the first reading nothing is known to have changed.
-                let changed = self.network.as_ref().is_some_and(|old| *old != network);
+                let outcome = self.keeper.host(Ok(host), now)?;
+                // At the first reading, what the table was made for at the start is all that is known of before.
+                let known = self.network.as_ref();
+                let changed =
+                    known.map_or(outcome != Outcome::Unchanged, |known| *known != network);
                 self.network = Some(network);
                 if changed {
                     self.network_changed = true;
