@@ -2,7 +2,8 @@
 //!
 //! Data flows one way: [`cli`] and [`config`] give a [`launch::Launch`], [`host`] says what the host is attached to,
 //! [`policy`] turns both into ordered rules and an nftables document, [`nf`] turns the document into netlink messages,
-//! [`sandbox`] gives the bwrap command line and the seccomp filter. Only [`stage`] acts on the system.
+//! [`sandbox`] gives the bwrap command line and the seccomp filter. Only [`stage`] acts on the system, and [`live`], the parts of it
+//! that work while the program runs.
 //! [`ctl`] is the second binary, `claude-isolatedctl`, which looks at all that from outside and from inside.
 
 pub mod cli;
@@ -12,6 +13,7 @@ pub mod dest;
 pub mod dns;
 pub mod host;
 pub mod launch;
+pub mod live;
 pub mod nearest;
 pub mod netlink;
 pub mod nf;

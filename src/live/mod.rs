@@ -1,0 +1,3 @@
+//! What the supervisor does while the program runs, beside watching over it.
+
+pub mod ports;
