@@ -13,6 +13,7 @@ use ipnetwork::IpNetwork;
 
 use crate::dest::Destination;
 use crate::launch::{Files, Netns, OnBlock, PolicyName, Services};
+use crate::live::ports::Asked;
 use environment::{Environment, expand};
 pub use schema::is_file;
 
@@ -25,9 +26,11 @@ pub struct Config {
     pub firewall_off: Option<PathBuf>,
     pub policy: PolicyName,
     pub allow: Vec<Destination>,
+    pub deny: Vec<Destination>,
     pub home: Vec<IpNetwork>,
     pub on_block: OnBlock,
     pub netns: Netns,
+    pub ports: Asked,
     /// Absolute; existed when read.
     pub write: Vec<PathBuf>,
     pub read: Vec<PathBuf>,
@@ -50,9 +53,11 @@ impl Default for Config {
             firewall_off: None,
             policy: PolicyName::BuiltIn(DEFAULT_POLICY.into()),
             allow: Vec::new(),
+            deny: Vec::new(),
             home: Vec::new(),
             on_block: OnBlock::Drop,
             netns: Netns::Auto,
+            ports: Asked::default(),
             write: Vec::new(),
             read: Vec::new(),
             nas: None,
@@ -124,9 +129,12 @@ impl Config {
             };
         }
         self.allow.extend(firewall.allow.into_iter().map(|d| d.0));
+        self.deny.extend(firewall.deny.into_iter().map(|d| d.0));
         self.home.extend(firewall.home.into_iter().map(|n| n.0.0));
         set(&mut self.on_block, firewall.on_block);
         set(&mut self.netns, firewall.netns);
+        self.ports.publish.extend(firewall.publish.0);
+        self.ports.host_ports.extend(firewall.host_ports.0);
         for (key, into, paths) in [
             ("write", &mut self.write, filesystem.write),
             ("read", &mut self.read, filesystem.read),

@@ -7,6 +7,7 @@ use nix::unistd::{Uid, mkdtemp};
 use super::*;
 use crate::launch::Ssh;
 use crate::launch::files::{Cache, GitConfig, Variables};
+use crate::live::ports::spec::Publish;
 
 /// A private directory with a home in it, removed at the end.
 pub struct Place {
@@ -134,6 +135,10 @@ fn the_samples_of_the_example_are_valid() {
     assert_eq!(config.home.len(), 1);
     assert_eq!(config.on_block, OnBlock::Reject);
     assert_eq!(config.netns, Netns::Attach);
+    assert_eq!(
+        (config.ports.publish.len(), config.ports.host_ports.len()),
+        (4, 3)
+    );
     assert_eq!(config.nas.as_deref(), Some(Path::new("/mnt/nas")));
     assert_eq!(config.args, [""; 0]);
     assert_eq!(config.command, place.env.home.join(".local/bin/claude"));
@@ -150,7 +155,7 @@ fn later_files_win_and_lists_add_up() {
     }
     place.system(
         "[firewall]\nenabled = false\npolicy = 'attached'\nallow = ['10.0.0.1']\nhome = ['10.1.0.0/16']\n\
-         on-block = 'reject'\nnetns = 'pasta'\n\
+         on-block = 'reject'\nnetns = 'pasta'\npublish = 'auto'\nhost-ports = '5432'\n\
          [filesystem]\nwrite = ['~/a']\nread = ['~/b']\nnas = '/mnt/nas'\nhide = ['.env', '~/k']\n\
          [sandbox]\nseccomp = false\nnested = true\nssh = 'files'\nusb = true\ngit-config = 'keep'\ncache = 'none'\nenv-clear = true\nenv-pass = ['A_*']\nenv-set = {X = 'y'}\n[program]\ncommand = 'codex'\nargs = ['a', 'b']\n",
     );
@@ -158,9 +163,14 @@ fn later_files_win_and_lists_add_up() {
         firewall_off: Some(place.env.system_config.clone()),
         policy: PolicyName::BuiltIn("attached".into()),
         allow: vec!["10.0.0.1".parse().unwrap()],
+        deny: vec![],
         home: vec!["10.1.0.0/16".parse().unwrap()],
         on_block: OnBlock::Reject,
         netns: Netns::Pasta,
+        ports: Asked {
+            publish: vec![Publish::Auto],
+            host_ports: vec!["5432".parse().unwrap()],
+        },
         write: vec![place.env.home.join("a")],
         read: vec![place.env.home.join("b")],
         nas: Some("/mnt/nas".into()),
@@ -197,8 +207,8 @@ fn later_files_win_and_lists_add_up() {
     assert_eq!(place.load().unwrap(), both, "an empty file changes nothing");
 
     place.user(
-        "[firewall]\nenabled = true\npolicy = '/p/mine'\nallow = ['10.0.0.2']\nhome = ['10.2.0.0/16']\n\
-         on-block = 'drop'\nnetns = 'auto'\n\
+        "[firewall]\nenabled = true\npolicy = '/p/mine'\nallow = ['10.0.0.2']\ndeny = ['10.0.0.3:22']\nhome = ['10.2.0.0/16']\n\
+         on-block = 'drop'\nnetns = 'auto'\npublish = ['3000', '0.0.0.0:8080:80']\nhost-ports = ['53/udp']\n\
          [filesystem]\nwrite = ['~/c']\nread = ['~']\nnas = ''\n\
          [sandbox]\nseccomp = true\nnested = false\nssh = 'agent'\ngh = false\ngit-config = 'restore'\ncache = 'private'\nenv-clear = false\n[program]\ncommand = '~/bin/claude'\nargs = []\n",
     );
@@ -206,12 +216,19 @@ fn later_files_win_and_lists_add_up() {
         firewall_off: None,
         policy: PolicyName::File("/p/mine".into()),
         allow: vec!["10.0.0.1".parse().unwrap(), "10.0.0.2".parse().unwrap()],
+        deny: vec!["10.0.0.3:22".parse().unwrap()],
         home: vec![
             "10.1.0.0/16".parse().unwrap(),
             "10.2.0.0/16".parse().unwrap(),
         ],
         on_block: OnBlock::Drop,
         netns: Netns::Auto,
+        ports: Asked {
+            publish: ["auto", "3000", "0.0.0.0:8080:80"]
+                .map(|p| p.parse().unwrap())
+                .into(),
+            host_ports: ["5432", "53/udp"].map(|p| p.parse().unwrap()).into(),
+        },
         write: vec![place.env.home.join("a"), place.env.home.join("c")],
         read: vec![place.env.home.join("b"), place.env.home.clone()],
         nas: None,

@@ -1,3 +1,64 @@
-//! What the supervisor does while the program runs, beside watching over it.
+//! What follows the network, and the user's wishes, while the program runs.
+//!
+//! [`Live`] is one part of the supervisor's poll(2) loop, of the same shape as [`crate::dns::relay::Relay`]. It has no
+//! thread and sleeps while nothing happens.
 
+pub mod keeper;
 pub mod ports;
+
+use std::os::fd::{BorrowedFd, RawFd};
+use std::time::Instant;
+
+use anyhow::Result;
+use nix::poll::PollFlags;
+
+pub use keeper::{Keeper, Outcome};
+use ports::Ports;
+
+/// The live parts of a run with a firewall.
+pub struct Live {
+    pub keeper: Keeper,
+    pub ports: Ports,
+}
+
+impl Live {
+    /// Nothing else is set up before the program runs.
+    pub fn new(keeper: Keeper, ports: Ports) -> Self {
+        Self { keeper, ports }
+    }
+
+    /// The program runs: sets up what waits for that.
+    ///
+    /// `Err`, as of all that follows: the firewall can be neither kept nor closed, and the program has to be ended.
+    pub fn started(&mut self, _now: Instant) -> Result<()> {
+        Ok(())
+    }
+
+    /// What to wait for; another set after each call that changes something.
+    pub fn interests(&self) -> impl Iterator<Item = (BorrowedFd<'_>, PollFlags)> {
+        self.ports.interests()
+    }
+
+    /// When [`Live::tick`] has something to do even if no descriptor is ready; `None` while there is nothing to wait for.
+    pub fn deadline(&self) -> Option<Instant> {
+        let parts = [self.keeper.deadline(), self.ports.deadline()];
+        parts.into_iter().flatten().min()
+    }
+
+    /// Serves a descriptor that is ready; one that is not ours is passed over.
+    pub fn ready(&mut self, fd: RawFd, now: Instant) -> Result<()> {
+        self.ports.ready(fd, now);
+        Ok(())
+    }
+
+    /// Does what is due by `now`.
+    pub fn tick(&mut self, now: Instant) -> Result<()> {
+        self.ports.tick(now);
+        self.keeper.tick(now)
+    }
+
+    /// After the program's end.
+    pub fn finish(self) {
+        self.ports.finish();
+    }
+}

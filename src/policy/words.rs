@@ -194,7 +194,7 @@ mod tests {
     use crate::dest::{Destination, Target};
     use crate::dest::{Proto, Service};
     use crate::launch::{Firewall, Netns, PolicyName};
-    use crate::policy::Ruleset;
+    use crate::policy::{Inputs, Ruleset};
 
     fn allowed() -> Vec<Allowed> {
         let entry = |target, service, addresses: &[&str]| Allowed {
@@ -236,6 +236,7 @@ mod tests {
         let firewall = Firewall {
             policy: name.clone(),
             allow: vec![],
+            deny: vec![],
             home: [
                 "10.1.0.0",
                 "10.3.0.0",
@@ -248,9 +249,14 @@ mod tests {
             .to_vec(),
             on_block,
             netns: Netns::Auto,
+            ports: Default::default(),
         };
         let ruleset = Ruleset::load(&name).unwrap();
-        Policy::build(&ruleset, &firewall, &allowed(), &attached())
+        Policy::build(&Inputs {
+            allowed: allowed(),
+            attached: attached(),
+            ..Inputs::new(ruleset, &firewall)
+        })
     }
 
     #[test]

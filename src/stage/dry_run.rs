@@ -20,7 +20,10 @@ struct View<'a> {
     policy: Option<&'a str>,
     attached: Vec<AttachedView>,
     allow: Vec<AllowedView>,
+    deny: Vec<AllowedView>,
     dns: Vec<String>,
+    publish: Vec<String>,
+    host_ports: Vec<String>,
     rules: Vec<RuleView>,
     ruleset: Option<&'a nftables::schema::Nftables<'static>>,
     argv: Argv,
@@ -55,13 +58,20 @@ pub fn text(prepared: &Prepared, around: &Surroundings, json: bool) -> Result<St
         section(
             &mut out,
             "Attached networks",
-            &words::attached_table(&firewall.attached),
+            &words::attached_table(&firewall.inputs.attached),
         );
         section(
             &mut out,
             "Allow entries",
-            &words::allowed_table(&firewall.allowed),
+            &words::allowed_table(&firewall.inputs.allowed),
         );
+        section(
+            &mut out,
+            "Deny entries",
+            &words::allowed_table(&firewall.inputs.denied),
+        );
+        section(&mut out, "Published ports", &view.publish.join("\n"));
+        section(&mut out, "Host ports", &view.host_ports.join("\n"));
         section(
             &mut out,
             "Resolvers that names are relayed to",
@@ -119,13 +129,22 @@ fn view<'a>(prepared: &'a Prepared, around: &Surroundings) -> View<'a> {
         firewall: firewall.is_some(),
         policy: firewall.map(|f| f.policy.name.as_str()),
         attached: firewall
-            .map(|f| words::attached_views(&f.attached))
+            .map(|f| words::attached_views(&f.inputs.attached))
             .unwrap_or_default(),
         allow: firewall
-            .map(|f| words::allowed_views(&f.allowed))
+            .map(|f| words::allowed_views(&f.inputs.allowed))
+            .unwrap_or_default(),
+        deny: firewall
+            .map(|f| words::allowed_views(&f.inputs.denied))
             .unwrap_or_default(),
         dns: firewall
             .map(|f| f.resolv.servers.iter().map(ToString::to_string).collect())
+            .unwrap_or_default(),
+        publish: firewall
+            .map(|f| shown(&f.ports.publish))
+            .unwrap_or_default(),
+        host_ports: firewall
+            .map(|f| shown(&f.ports.host_ports))
             .unwrap_or_default(),
         rules: firewall
             .map(|f| words::rules(&f.policy))
@@ -137,6 +156,10 @@ fn view<'a>(prepared: &'a Prepared, around: &Surroundings) -> View<'a> {
         },
         warnings,
     }
+}
+
+fn shown<T: ToString>(list: &[T]) -> Vec<String> {
+    list.iter().map(ToString::to_string).collect()
 }
 
 fn strings(argv: &[OsString]) -> Vec<String> {

@@ -38,15 +38,14 @@ impl Default for Left {
 
 impl Far {
     /// Begins a connection to the first address of `left` where that does not fail at once. `None` when none is left.
-    pub fn connect(&self, left: &mut Left, maker: &mut Option<Maker>) -> Option<OwnedFd> {
+    pub fn connect(&self, left: &mut Left, maker: &mut Maker) -> Option<OwnedFd> {
         left.0.find_map(|ip| self.connect_to(ip, maker).ok())
     }
 
-    fn connect_to(&self, ip: IpAddr, maker: &mut Option<Maker>) -> nix::Result<OwnedFd> {
-        let fd = match (self.place, maker) {
-            (Place::Host, _) => bind::unconnected(ip.is_ipv6(), self.proto)?,
-            (Place::Sandbox, Some(maker)) => maker.unconnected(ip.is_ipv6(), self.proto)?,
-            (Place::Sandbox, None) => return Err(Errno::ENOTCONN),
+    fn connect_to(&self, ip: IpAddr, maker: &mut Maker) -> nix::Result<OwnedFd> {
+        let fd = match self.place {
+            Place::Host => bind::unconnected(ip.is_ipv6(), self.proto)?,
+            Place::Sandbox => maker.unconnected(ip.is_ipv6(), self.proto)?,
         };
         let to = SockaddrStorage::from(SocketAddr::new(ip, self.port));
         match connect(fd.as_raw_fd(), &to) {

@@ -8,12 +8,13 @@ use anyhow::{Context, Result};
 
 use super::auto::{Auto, MOST};
 use super::far::{Far, Place};
-use super::spec::Published;
-use super::{Ports, at_loopback, bind, words};
+use super::relay::Relay;
+use super::spec::{HostPort, Published};
+use super::{bind, words};
 use crate::dest::Proto;
 use crate::stage::say;
 
-impl Ports {
+impl Relay {
     /// Binds all addresses of `port` on the host. `Err` says what keeps it from that and what to do.
     pub(super) fn bind(&self, port: &Published) -> Result<Vec<OwnedFd>, String> {
         let mut sockets = Vec::new();
@@ -51,8 +52,7 @@ impl Ports {
     /// Begins to follow what the program listens on.
     pub(super) fn follow(&mut self) -> Result<String> {
         if self.auto.is_none() {
-            let maker = self.maker.as_mut().context("there is no inner stage")?;
-            let tables = maker.tables();
+            let tables = self.maker.tables();
             let tables =
                 tables.context("publish auto: cannot read the sandbox's table of sockets")?;
             self.auto = Some(Auto::new(tables, Instant::now()));
@@ -73,7 +73,7 @@ impl Ports {
     pub(super) fn keep_up(&mut self, listening: &BTreeSet<u16>) {
         let given = |port: &u16| {
             let tcp = |proto| proto == Proto::Tcp;
-            let ours = |p: &super::HostPort| tcp(p.proto) && p.inside == *port;
+            let ours = |p: &HostPort| tcp(p.proto) && p.inside == *port;
             let published = |p: &Published| tcp(p.proto) && p.host == *port;
             self.host_ports.iter().any(ours) || self.published.iter().any(published)
         };
@@ -120,7 +120,17 @@ impl Ports {
     /// What is published, one line each.
     pub(super) fn published_lines(&self) -> impl Iterator<Item = String> {
         let auto = self.auto.iter().flat_map(|auto| auto.open.keys());
-        let auto = auto.map(|&port| format!("{} (auto)", words(&at_loopback(port))));
-        self.published.iter().map(words).chain(auto)
+        let auto = auto.map(|&port| format!("{} (auto)", words::published(&at_loopback(port))));
+        self.published.iter().map(words::published).chain(auto)
+    }
+}
+
+/// The same port on both sides.
+fn at_loopback(port: u16) -> Published {
+    Published {
+        at: None,
+        host: port,
+        inside: port,
+        proto: Proto::Tcp,
     }
 }

@@ -66,7 +66,7 @@ impl Stream {
         &mut self,
         end: End,
         events: EpollFlags,
-        maker: &mut Option<Maker>,
+        maker: &mut Maker,
         pipes: &mut Pipes,
         set: &Set,
     ) -> nix::Result<bool> {
@@ -111,7 +111,7 @@ impl Stream {
     }
 
     /// Whether the far end stands. `Err` when no address takes the connection.
-    fn connect(&mut self, maker: &mut Option<Maker>, set: &Set) -> nix::Result<bool> {
+    fn connect(&mut self, maker: &mut Maker, set: &Set) -> nix::Result<bool> {
         loop {
             match getsockopt(&self.far, sockopt::SocketError)? {
                 0 => match getpeername::<SockaddrStorage>(self.far.as_fd().as_raw_fd()) {

@@ -96,7 +96,7 @@ impl Streams {
     }
 
     /// Takes waiting connections.
-    pub fn accept(&mut self, at: usize, maker: &mut Option<Maker>, set: &Set, now: Instant) {
+    pub fn accept(&mut self, at: usize, maker: &mut Maker, set: &Set, now: Instant) {
         for _ in 0..BURST {
             let Some(listener) = self.listeners.get(at) else {
                 return;
@@ -140,7 +140,7 @@ impl Streams {
         Ok(())
     }
 
-    fn start(&mut self, near: OwnedFd, to: Far, open: bool, maker: &mut Option<Maker>, set: &Set) {
+    fn start(&mut self, near: OwnedFd, to: Far, open: bool, maker: &mut Maker, set: &Set) {
         // Whoever is connected through a relay should not wait longer than without.
         let _ = setsockopt(&near, sockopt::TcpNoDelay, &true);
         if open {
@@ -161,7 +161,7 @@ impl Streams {
         at: usize,
         end: End,
         events: EpollFlags,
-        maker: &mut Option<Maker>,
+        maker: &mut Maker,
         set: &Set,
     ) {
         let Some(stream) = self.open.get_mut(at) else {

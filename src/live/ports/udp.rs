@@ -112,7 +112,7 @@ impl Datagrams {
     }
 
     /// Takes what has come to an ear.
-    pub fn hear(&mut self, ear: usize, maker: &mut Option<Maker>, set: &Set, now: Instant) {
+    pub fn hear(&mut self, ear: usize, maker: &mut Maker, set: &Set, now: Instant) {
         let mut buf = std::mem::take(&mut self.buf);
         for _ in 0..BURST {
             let Some(socket) = self.ears.get(ear).map(|ear| &ear.socket) else {
@@ -131,14 +131,7 @@ impl Datagrams {
         self.buf = buf;
     }
 
-    fn pass_on(
-        &mut self,
-        talk: Talk,
-        datagram: &[u8],
-        maker: &mut Option<Maker>,
-        set: &Set,
-        now: Instant,
-    ) {
+    fn pass_on(&mut self, talk: Talk, datagram: &[u8], maker: &mut Maker, set: &Set, now: Instant) {
         let known = self.by_talk.get(&talk).copied();
         let Some(at) = known.or_else(|| self.meet(talk, maker, now)) else {
             return;
@@ -162,7 +155,7 @@ impl Datagrams {
     }
 
     /// A place for a new peer.
-    fn meet(&mut self, talk: Talk, maker: &mut Option<Maker>, now: Instant) -> Option<usize> {
+    fn meet(&mut self, talk: Talk, maker: &mut Maker, now: Instant) -> Option<usize> {
         let to = self.ears.get(talk.ear)?.far;
         if self.peers.len() >= PEERS {
             let longest = self.peers.iter().min_by_key(|(_, peer)| peer.last);
@@ -185,7 +178,7 @@ impl Datagrams {
     }
 
     /// Nobody hears at this address: the next one gets what was sent first, or the peer is forgotten.
-    fn refused(&mut self, at: usize, maker: &mut Option<Maker>, set: &Set) {
+    fn refused(&mut self, at: usize, maker: &mut Maker, set: &Set) {
         let mut next = || -> Option<()> {
             let peer = self.peers.get_mut(at)?;
             let to = self.ears.get(peer.talk.ear)?.far;
@@ -203,7 +196,7 @@ impl Datagrams {
     }
 
     /// Takes what the far end has answered a peer.
-    pub fn answer(&mut self, at: usize, maker: &mut Option<Maker>, set: &Set, now: Instant) {
+    pub fn answer(&mut self, at: usize, maker: &mut Maker, set: &Set, now: Instant) {
         for _ in 0..BURST {
             let Some(peer) = self.peers.get_mut(at) else {
                 return;
