@@ -32,6 +32,7 @@ mod kills;
 mod loopback;
 mod next_start;
 mod on_block;
+mod ports;
 mod process;
 mod reachability;
 mod refusals;
@@ -56,6 +57,7 @@ const SCENARIOS: &[&[Scenario]] = &[
     on_block::ALL,
     loopback::ALL,
     inbound::ALL,
+    ports::ALL,
     dns::ALL,
     hosts::ALL,
     process::ALL,

@@ -6,7 +6,7 @@
 use std::fs::File;
 use std::net::SocketAddr;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use anyhow::Result;
 use nix::errno::Errno;
@@ -15,6 +15,7 @@ use serde::{Deserialize, Serialize};
 use super::bind;
 use crate::dest::Proto;
 use crate::stage::plan::ToInner;
+use crate::stage::say;
 use crate::stage::wire::{Channel, Received};
 
 /// The supervisor to the inner stage.
@@ -42,26 +43,32 @@ struct Made {
 /// Sockets made at once.
 const STOCK: usize = 8;
 
-/// How long the inner stage has. It takes some 0.1 ms.
-const PATIENCE: Duration = Duration::from_secs(1);
+/// How long the inner stage has. It takes some 0.1 ms; a machine that swaps may take long.
+const PATIENCE: Duration = Duration::from_secs(3);
+
+/// How long it is not asked again after it did not answer: everything else would wait with it.
+const PAUSE: Duration = Duration::from_secs(10);
 
 /// The supervisor's side.
 #[derive(Debug)]
 pub struct Maker {
-    /// `None` once it has failed: nobody waits for it twice.
+    /// Of the inner stage.
+    inner: Channel,
+    /// Made when it is needed.
     channel: Option<Channel>,
+    paused: Option<Instant>,
     stock: Vec<(bool, Proto, OwnedFd)>,
 }
 
 impl Maker {
-    /// Asks the inner stage, by its channel, to make sockets.
-    pub fn new(inner: &Channel) -> Result<Self> {
-        let (ours, theirs) = Channel::pair()?;
-        inner.send(&ToInner::Sockets, &[theirs.as_fd()])?;
-        Ok(Self {
-            channel: Some(ours),
+    /// `inner` is the channel of the inner stage.
+    pub fn new(inner: Channel) -> Self {
+        Self {
+            inner,
+            channel: None,
+            paused: None,
             stock: Vec::new(),
-        })
+        }
     }
 
     /// A socket for a connection to the sandbox's loopback.
@@ -91,25 +98,40 @@ impl Maker {
     }
 
     fn ask(&mut self, wanted: &Wanted) -> nix::Result<Vec<OwnedFd>> {
-        let channel = self.channel.as_ref().ok_or(Errno::EPIPE)?;
-        let answer = || -> Result<Option<(Made, Vec<OwnedFd>)>> {
-            channel.send(wanted, &[])?;
-            if !channel.readable(PATIENCE)? {
-                return Ok(None);
-            }
-            match channel.receive()? {
-                Received::Message(made, fds) => Ok(Some((made, fds))),
-                Received::Closed => Ok(None),
-            }
-        };
-        match answer() {
+        if self.paused.is_some_and(|until| Instant::now() < until) {
+            return Err(Errno::ETIMEDOUT);
+        }
+        match self.answer(wanted) {
             Ok(Some((Made { errno: None }, fds))) => Ok(fds),
             Ok(Some((Made { errno: Some(errno) }, _))) => Err(Errno::from_raw(errno)),
-            // A late answer would be taken for the next one.
             Ok(None) | Err(_) => {
+                // A late answer would be taken for the next one.
                 self.channel = None;
-                Err(Errno::EPIPE)
+                self.paused = Some(Instant::now() + PAUSE);
+                say("the sandbox's network gives no sockets: its ports are refused for a while");
+                Err(Errno::ETIMEDOUT)
             }
+        }
+    }
+
+    /// `None` when there is none in time.
+    fn answer(&mut self, wanted: &Wanted) -> Result<Option<(Made, Vec<OwnedFd>)>> {
+        let channel = match self.channel.take() {
+            Some(channel) => channel,
+            None => {
+                let (ours, theirs) = Channel::pair()?;
+                self.inner.send(&ToInner::Sockets, &[theirs.as_fd()])?;
+                ours
+            }
+        };
+        let channel = self.channel.insert(channel);
+        channel.send(wanted, &[])?;
+        if !channel.readable(PATIENCE)? {
+            return Ok(None);
+        }
+        match channel.receive()? {
+            Received::Message(made, fds) => Ok(Some((made, fds))),
+            Received::Closed => Ok(None),
         }
     }
 }

@@ -46,7 +46,7 @@ impl Relay {
     pub fn new(inner: &Channel) -> Result<Self> {
         Ok(Self {
             set: Set::new().context("cannot make an epoll set for ports")?,
-            maker: Maker::new(inner).context("cannot reach the inner stage")?,
+            maker: Maker::new(inner.try_clone()?),
             streams: Streams::new(most_connections()?),
             datagrams: Datagrams::default(),
             auto: None,

@@ -1,5 +1,6 @@
 //! The program that scenarios start inside the sandbox; it says what it can do there, one line a question.
 
+pub mod echo;
 pub mod net;
 pub mod session;
 pub mod syscalls;
@@ -28,6 +29,7 @@ pub fn main(args: &[String]) -> ExitCode {
         ["talk"] => session::talk(),
         ["listen", port, mark] => session::listen(port, mark),
         ["insist", question, begun, mark] => session::insist(question, begun, mark),
+        ["serve", mark, places @ ..] => echo::serve("sandbox", mark, places),
         ["hear", port, file, asked @ ..] => net::hear(port, file, asked),
         ["send", address, port, text] => net::send(address, port, text),
         _ => Err(anyhow::anyhow!("probe: no such question: {args:?}")),
