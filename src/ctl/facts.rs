@@ -15,6 +15,7 @@ use super::battery::{Desk, Facts, routes};
 use super::destinations;
 use crate::host::{Network, attached, names};
 use crate::launch::{self, Environment, Firewall, Netns, OnBlock, PolicyName, Request};
+use crate::live::ports::spec::Publish;
 use crate::policy::{Inputs, Policy, Ruleset};
 
 const NAMES: Duration = Duration::from_secs(5);
@@ -87,6 +88,7 @@ pub fn read(options: &[OsString], program: &Path, desk: Desk) -> Result<Facts> {
         kept,
         sockets,
         listen: TcpListener::bind("127.0.0.1:0")?.local_addr()?.port(),
+        auto: firewall.ports.publish.contains(&Publish::Auto),
         desk,
         targets: destinations::targets(&policy, &network, &attached),
         internet: routes(),
