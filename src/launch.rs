@@ -43,6 +43,7 @@ pub struct Launch {
     /// Programs may create user namespaces.
     pub nested: bool,
     pub services: Services,
+    pub log: Log,
     /// Every configuration file that was read, as opened (absolute): kept read-only inside the sandbox.
     pub config_files: Vec<PathBuf>,
     /// One line each, for stderr.
@@ -86,7 +87,7 @@ pub struct Firewall {
 
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum PolicyName {
-    BuiltIn(String),
+    Named(String),
     File(PathBuf),
 }
 
@@ -111,6 +112,15 @@ pub struct Filesystem {
     pub write: Vec<PathBuf>,
     pub read: Vec<PathBuf>,
     pub nas: Option<PathBuf>,
+}
+
+/// What is said of blocked destinations.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct Log {
+    /// Absolute: it gets a line for each of them.
+    pub file: Option<PathBuf>,
+    /// Nothing at the end of a run.
+    pub quiet: bool,
 }
 
 /// Merges the defaults, the configuration files, the environment and `args`, the arguments after the program's own name;
@@ -206,6 +216,7 @@ pub fn resolve(args: Vec<OsString>, env: &Environment, cwd: &Path) -> Result<Req
         files: config.more,
         nested: config.nested,
         services: config.services,
+        log: config.log,
         config_files: config.files,
         warnings,
     }))
@@ -284,7 +295,7 @@ fn policy(name: &OsStr, cwd: &Path) -> Result<PolicyName> {
         return Ok(PolicyName::File(cwd.join(name)));
     }
     match name.to_str() {
-        Some(word) => Ok(PolicyName::BuiltIn(word.into())),
+        Some(word) => Ok(PolicyName::Named(word.into())),
         None => bail!("--policy: `{}` is not UTF-8", name.to_string_lossy()),
     }
 }

@@ -12,7 +12,7 @@ use anyhow::{Context, Result};
 use ipnetwork::IpNetwork;
 
 use crate::dest::Destination;
-use crate::launch::{Files, Netns, OnBlock, PolicyName, Services};
+use crate::launch::{Files, Log, Netns, OnBlock, PolicyName, Services};
 use crate::live::ports::Asked;
 use environment::{Environment, expand};
 pub use schema::is_file;
@@ -41,6 +41,7 @@ pub struct Config {
     pub services: Services,
     pub command: PathBuf,
     pub args: Vec<String>,
+    pub log: Log,
     /// The files that were read, in order.
     pub files: Vec<PathBuf>,
     /// One line each.
@@ -51,7 +52,7 @@ impl Default for Config {
     fn default() -> Self {
         Config {
             firewall_off: None,
-            policy: PolicyName::BuiltIn(DEFAULT_POLICY.into()),
+            policy: PolicyName::Named(DEFAULT_POLICY.into()),
             allow: Vec::new(),
             deny: Vec::new(),
             home: Vec::new(),
@@ -67,6 +68,7 @@ impl Default for Config {
             services: Services::default(),
             command: "claude".into(),
             args: vec!["--dangerously-skip-permissions".into()],
+            log: Log::default(),
             files: Vec::new(),
             warnings: Vec::new(),
         }
@@ -114,6 +116,7 @@ impl Config {
             filesystem,
             sandbox,
             program,
+            log,
             project: _,
         } = file;
         match firewall.enabled {
@@ -125,7 +128,7 @@ impl Config {
             let name = policy.0.0;
             self.policy = match is_file(&name) {
                 true => PolicyName::File(expand(&name, home)),
-                false => PolicyName::BuiltIn(name),
+                false => PolicyName::Named(name),
             };
         }
         self.allow.extend(firewall.allow.into_iter().map(|d| d.0));
@@ -188,6 +191,10 @@ impl Config {
                 .args
                 .map(|args| args.into_iter().map(|a| a.0.0).collect()),
         );
+        if let Some(file) = log.file {
+            self.log.file = file.0.0.map(|file| expand(&file.0, home));
+        }
+        set(&mut self.log.quiet, log.quiet);
     }
 }
 

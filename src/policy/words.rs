@@ -232,7 +232,7 @@ mod tests {
     }
 
     fn policy(on_block: OnBlock) -> Policy {
-        let name = PolicyName::BuiltIn("attached".into());
+        let name = PolicyName::Named("attached".into());
         let firewall = Firewall {
             policy: name.clone(),
             allow: vec![],
@@ -251,7 +251,7 @@ mod tests {
             netns: Netns::Auto,
             ports: Default::default(),
         };
-        let ruleset = Ruleset::load(&name).unwrap();
+        let ruleset = Ruleset::built_in("attached").unwrap();
         Policy::build(&Inputs {
             allowed: allowed(),
             attached: attached(),

@@ -17,6 +17,7 @@ use super::start::{LIMIT, Running};
 use super::wire::Received;
 use super::{EXIT_CANNOT_EXECUTE, EXIT_NOT_FOUND, signals};
 use crate::live::Live;
+use crate::live::ports::Ports;
 use crate::ssh_agent::relay::Relay;
 
 /// How long the program has to end itself after SIGTERM or SIGHUP.
@@ -37,15 +38,20 @@ enum End {
 pub fn supervise(mut running: Running, prepared: &Prepared, program: &str) -> Result<i32> {
     let end = watch(&mut running, prepared);
     let mut watching = std::mem::take(&mut running.watching);
+    let mut live = running.live.take();
     match end {
         Ok(End::Status(_) | End::NotExecuted(_)) => {
             running.helpers.leave();
-            running.live.into_iter().for_each(Live::finish);
+            let ports = live.iter_mut().map(|live| &mut live.ports);
+            ports.for_each(Ports::finish);
         }
         // It may run still.
         Ok(End::Forced(_)) | Err(_) => drop(running),
     }
     watching.finish();
+    if let Some(mut live) = live {
+        live.finish();
+    }
     let end = end?;
     match end {
         End::Status(status) | End::Forced(status) => Ok(status),
@@ -216,6 +222,9 @@ fn wait(running: &mut Running, until: Option<Instant>) -> Result<()> {
         let now = Instant::now();
         ready.iter().try_for_each(|fd| live.ready(*fd, now))?;
         live.tick(now)?;
+        if let Some(relay) = running.relay.as_mut().filter(|_| live.network_changed()) {
+            relay.network_changed(now);
+        }
     }
     for relay in &mut running.ssh_relays {
         ready.iter().for_each(|fd| relay.ready(*fd));

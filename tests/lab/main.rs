@@ -8,6 +8,7 @@
 mod harness;
 
 mod abstract_sockets;
+mod blocked;
 mod bus;
 mod claude;
 mod claude_json;
@@ -16,6 +17,7 @@ mod controls;
 mod ctl_can_fail;
 mod ctl_check;
 mod ctl_verify;
+mod day;
 mod desktop;
 mod dns;
 mod dry_run;
@@ -29,6 +31,7 @@ mod hidden;
 mod hosts;
 mod inbound;
 mod kills;
+mod live_host;
 mod loopback;
 mod next_start;
 mod on_block;
@@ -36,6 +39,7 @@ mod ports;
 mod process;
 mod reachability;
 mod refusals;
+mod rulesets;
 mod sockets;
 mod ssh;
 mod starts;
@@ -55,11 +59,14 @@ const SCENARIOS: &[&[Scenario]] = &[
     ctl_can_fail::ALL,
     reachability::ALL,
     on_block::ALL,
+    blocked::ALL,
+    rulesets::ALL,
     loopback::ALL,
     inbound::ALL,
     ports::ALL,
     dns::ALL,
     hosts::ALL,
+    live_host::ALL,
     process::ALL,
     exit_status::ALL,
     terminal::ALL,
@@ -84,6 +91,7 @@ const SCENARIOS: &[&[Scenario]] = &[
     git_config::ALL,
     syscalls::ALL,
     tools::ALL,
+    day::ALL,
     abstract_sockets::ALL,
 ];
 

@@ -4,7 +4,7 @@
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 
 use nix::errno::Errno;
-use nix::fcntl::{FcntlArg, OFlag, SpliceFFlags, fcntl, splice};
+use nix::fcntl::{OFlag, SpliceFFlags, splice};
 use nix::sys::socket::{Shutdown, shutdown};
 use nix::unistd::pipe2;
 
@@ -13,9 +13,6 @@ const CHUNK: usize = 1 << 20;
 
 /// Chunks passed on in one go: the other connections have their turn.
 const BURST: usize = 8;
-
-/// Asked for, in bytes; as much as an ordinary user may have (`fs.pipe-max-size`, pipe(7)).
-const PIPE_SIZE: i32 = 1 << 18;
 
 /// Empty pipes kept for the next bytes.
 const KEPT: usize = 4;
@@ -29,8 +26,6 @@ struct Pipe {
 impl Pipe {
     fn new() -> nix::Result<Self> {
         let (read, write) = pipe2(OFlag::O_CLOEXEC | OFlag::O_NONBLOCK)?;
-        // It works with the usual size, too.
-        let _ = fcntl(&write, FcntlArg::F_SETPIPE_SZ(PIPE_SIZE));
         Ok(Self { read, write })
     }
 }

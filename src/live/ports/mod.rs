@@ -108,11 +108,10 @@ impl Ports {
         self.relay.as_ref()?.deadline()
     }
 
-    /// Serves a descriptor that is ready; one that is not ours is passed over.
-    pub fn ready(&mut self, fd: RawFd, now: Instant) {
-        if let Some(relay) = &mut self.relay {
-            relay.ready(fd, now);
-        }
+    /// Serves a descriptor that is ready; whether it is ours.
+    pub fn ready(&mut self, fd: RawFd, now: Instant) -> bool {
+        let relay = self.relay.as_mut();
+        relay.is_some_and(|relay| relay.ready(fd, now))
     }
 
     /// Does what is due by `now`.
@@ -123,8 +122,8 @@ impl Ports {
     }
 
     /// After the program's end: passes on what it has sent before, for at most a second.
-    pub fn finish(self) {
-        if let Some(relay) = self.relay {
+    pub fn finish(&mut self) {
+        if let Some(relay) = self.relay.take() {
             relay.finish();
         }
     }

@@ -131,11 +131,13 @@ impl Relay {
         parts.into_iter().flatten().min()
     }
 
-    /// Serves a descriptor that is ready; one that is not the relay's is passed over.
-    pub fn ready(&mut self, fd: RawFd, now: Instant) {
-        if fd == self.set.as_fd().as_raw_fd() {
+    /// Serves a descriptor that is ready; whether it is the relay's.
+    pub fn ready(&mut self, fd: RawFd, now: Instant) -> bool {
+        let ours = fd == self.set.as_fd().as_raw_fd();
+        if ours {
             self.serve(0, now);
         }
+        ours
     }
 
     fn serve(&mut self, milliseconds: u16, now: Instant) {

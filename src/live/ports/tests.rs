@@ -49,7 +49,9 @@ fn turn(ports: &mut Ports, milliseconds: u16) -> bool {
         .map(|fd| std::os::fd::AsFd::as_fd(fd).as_raw_fd())
         .collect();
     let now = Instant::now();
-    ready.into_iter().for_each(|fd| ports.ready(fd, now));
+    ready
+        .into_iter()
+        .for_each(|fd| assert!(ports.ready(fd, now)));
     ports.tick(now);
     woken
 }

@@ -2,6 +2,7 @@
 
 pub mod echo;
 pub mod net;
+pub mod obey;
 pub mod session;
 pub mod syscalls;
 pub mod system;
@@ -26,11 +27,14 @@ pub fn main(args: &[String]) -> ExitCode {
         ["abstract-own"] => syscalls::abstract_own(),
         ["connect", paths @ ..] => system::connect(paths),
         ["foreign", table] => system::foreign(table),
+        ["obey"] => obey::obey(),
         ["talk"] => session::talk(),
         ["listen", port, mark] => session::listen(port, mark),
         ["insist", question, begun, mark] => session::insist(question, begun, mark),
         ["serve", mark, places @ ..] => echo::serve("sandbox", mark, places),
         ["hear", port, file, asked @ ..] => net::hear(port, file, asked),
+        ["flood", address, port, rate, seconds] => net::flood(address, port, rate, seconds),
+        ["scan", network, hosts, rate] => net::scan(network, hosts, rate),
         ["send", address, port, text] => net::send(address, port, text),
         _ => Err(anyhow::anyhow!("probe: no such question: {args:?}")),
     };
