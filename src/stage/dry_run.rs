@@ -24,6 +24,7 @@ struct View<'a> {
     deny: Vec<AllowedView>,
     dns: Vec<String>,
     publish: Vec<String>,
+    #[serde(rename = "host-ports")]
     host_ports: Vec<String>,
     rules: Vec<RuleView>,
     /// As `nft -j -f` takes it.

@@ -16,6 +16,9 @@ pub const MOST: usize = 64;
 /// Read of one table at most, in bytes; those that listen come first (`tcp4_seq_ops` in the kernel).
 const TABLE: u64 = 1 << 20;
 
+/// What a table usually has, in bytes.
+const TEXT: usize = 16 << 10;
+
 /// What follows the tables.
 pub struct Auto {
     tables: Vec<File>,
@@ -50,7 +53,8 @@ impl Auto {
         self.next = now + EVERY;
         let mut ports = BTreeSet::new();
         for table in &mut self.tables {
-            let mut text = String::new();
+            // In few pieces: between two of them the table may change.
+            let mut text = String::with_capacity(TEXT);
             table.rewind().ok()?;
             table.take(TABLE).read_to_string(&mut text).ok()?;
             let listening =
