@@ -40,6 +40,7 @@ mod process;
 mod reachability;
 mod refusals;
 mod rulesets;
+mod signing;
 mod sockets;
 mod ssh;
 mod starts;
@@ -92,6 +93,7 @@ const SCENARIOS: &[&[Scenario]] = &[
     syscalls::ALL,
     tools::ALL,
     day::ALL,
+    signing::ALL,
     abstract_sockets::ALL,
 ];
 

@@ -126,7 +126,7 @@ fn enter_lab(args: &[String]) -> anyhow::Result<ExitCode> {
 }
 
 /// What the lab is made of, with Debian's package of each.
-const TOOLS: [(&str, &str); 14] = [
+const TOOLS: [(&str, &str); 16] = [
     ("unshare", "util-linux"),
     ("nsenter", "util-linux"),
     ("setsid", "util-linux"),
@@ -139,6 +139,8 @@ const TOOLS: [(&str, &str); 14] = [
     ("bwrap", "bubblewrap"),
     ("ssh-agent", "openssh-client"),
     ("sshd", "openssh-server"),
+    ("gpg", "gpg"),
+    ("gpg-agent", "gpg-agent"),
     ("dbus-daemon", "dbus-daemon"),
     ("xdg-dbus-proxy", "xdg-dbus-proxy"),
 ];
