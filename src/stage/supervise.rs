@@ -17,6 +17,7 @@ use super::start::{LIMIT, Running};
 use super::wire::Received;
 use super::{EXIT_CANNOT_EXECUTE, EXIT_NOT_FOUND, signals};
 use crate::live::Live;
+use crate::live::ports::Ports;
 use crate::ssh_agent::relay::Relay;
 
 /// How long the program has to end itself after SIGTERM or SIGHUP.
@@ -37,9 +38,13 @@ enum End {
 pub fn supervise(mut running: Running, prepared: &Prepared, program: &str) -> Result<i32> {
     let end = watch(&mut running, prepared);
     let mut watching = std::mem::take(&mut running.watching);
-    let live = running.live.take();
+    let mut live = running.live.take();
     match end {
-        Ok(End::Status(_) | End::NotExecuted(_)) => running.helpers.leave(),
+        Ok(End::Status(_) | End::NotExecuted(_)) => {
+            running.helpers.leave();
+            let ports = live.iter_mut().map(|live| &mut live.ports);
+            ports.for_each(Ports::finish);
+        }
         // It may run still.
         Ok(End::Forced(_)) | Err(_) => drop(running),
     }

@@ -35,6 +35,7 @@ mod live_host;
 mod loopback;
 mod next_start;
 mod on_block;
+mod ports;
 mod process;
 mod reachability;
 mod refusals;
@@ -63,6 +64,7 @@ const SCENARIOS: &[&[Scenario]] = &[
     rulesets::ALL,
     loopback::ALL,
     inbound::ALL,
+    ports::ALL,
     dns::ALL,
     hosts::ALL,
     live_host::ALL,

@@ -224,6 +224,7 @@ pub fn policy(random: &mut Random) -> Ruleset {
             OnBlock::Reject
         },
         netns: Netns::Auto,
+        ports: Default::default(),
     };
     let allow: Vec<_> = (0..random.below(6)).map(|_| allowed(random)).collect();
     let nets = [
