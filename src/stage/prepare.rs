@@ -37,8 +37,8 @@ pub struct Prepared {
     /// `None`: the host's network.
     pub firewall: Option<Firewall>,
     pub bwrap: Vec<OsString>,
-    /// The compiled filter.
-    pub seccomp: Option<Vec<u8>>,
+    /// The filter, where there is one.
+    pub seccomp: Option<seccomp::Switches>,
     /// The sandbox's resolv.conf.
     pub resolv: Option<String>,
     pub shell: bool,
@@ -216,20 +216,13 @@ pub fn prepare(launch: &Launch, around: &Surroundings) -> Result<Prepared> {
         warnings.extend(proxy::warnings(&inside, &firewall.policy, &firewall.own));
     }
     let command = program.command()?;
-    let seccomp = match launch.seccomp {
-        true if !seccomp::ARCHITECTURES.contains(&std::env::consts::ARCH) => {
-            warnings.push(format!(
-                "no seccomp filter: there is none for {}",
-                std::env::consts::ARCH
-            ));
-            None
-        }
-        true => Some(seccomp::filter(seccomp::Switches {
-            nested: launch.nested,
-            usb: launch.services.usb,
-        })?),
-        false => None,
-    };
+    let seccomp = filter(launch);
+    if launch.seccomp && seccomp.is_none() {
+        warnings.push(format!(
+            "no seccomp filter: there is none for {}",
+            std::env::consts::ARCH
+        ));
+    }
     let mut log = launch.log.clone();
     if let Some(file) = log.file.as_mut().filter(|_| firewall.is_some()) {
         *file = protect::written_outside(&layout, file).context("[log] file")?;
@@ -274,6 +267,15 @@ pub fn prepare(launch: &Launch, around: &Surroundings) -> Result<Prepared> {
         keep_git_config: launch.files.git_config == GitConfig::Keep,
         claude_json,
         log,
+    })
+}
+
+/// The filter that is wanted, where there is one for this machine.
+fn filter(launch: &Launch) -> Option<seccomp::Switches> {
+    let known = seccomp::ARCHITECTURES.contains(&std::env::consts::ARCH);
+    (launch.seccomp && known).then_some(seccomp::Switches {
+        nested: launch.nested,
+        usb: launch.services.usb,
     })
 }
 

@@ -16,6 +16,7 @@ use nix::sys::signal::Signal;
 use nix::sys::signalfd::{SfdFlags, SignalFd};
 
 use self::firewalled::Starting;
+use super::filter::Filter;
 use super::helpers::Helpers;
 use super::plan::{Signals, ToInit, fd};
 use super::prepare::{BASHRC_TEXT, Prepared, Surroundings};
@@ -105,6 +106,7 @@ pub fn start(prepared: &Prepared, around: &Surroundings) -> Result<Running> {
             start_by: Some(Instant::now() + LIMIT),
             watching: Watching::start(prepared),
         },
+        filter: None,
     };
     let gh = prepared.gh.as_ref();
     let mut gh = gh
@@ -114,19 +116,24 @@ pub fn start(prepared: &Prepared, around: &Surroundings) -> Result<Running> {
         let bus = dbus_proxy::Running::start(program, proxy, &starting.running.log)?;
         starting.running.bus = Some(bus);
     }
-    let inherited = inherited(prepared, sandbox_end)?;
+    let mut inherited = inherited(prepared, sandbox_end)?;
+    if let Some(switches) = prepared.seccomp {
+        let (filter, fd) = Filter::to_come(switches)?;
+        starting.filter = Some(filter);
+        inherited.push((fd, fd::SECCOMP));
+    }
     let netns = match &prepared.firewall {
         Some(firewall) => Some(starting.firewalled(prepared, firewall, around, inherited)?),
         None => {
             let bwrap = spawn::bwrap(&prepared.bwrap, &inherited)?;
             starting.running.helpers.add("bwrap", bwrap);
+            starting.hand_over_filter()?;
             None
         }
     };
-    let seccomp = prepared.seccomp.is_some();
     let go = ToInit::Go {
         netns,
-        seccomp,
+        seccomp: prepared.seccomp.is_some(),
         nofile,
         signals: original,
         ssh_agents: prepared.session.ssh_agents.len(),
@@ -152,7 +159,6 @@ fn inherited(prepared: &Prepared, gate: Channel) -> Result<Vec<(OwnedFd, RawFd)>
     let mut inherited = vec![(gate.into_fd(), fd::CONTROL)];
     let bashrc = prepared.shell.then_some(BASHRC_TEXT.as_bytes());
     let files = [
-        (prepared.seccomp.as_deref(), fd::SECCOMP),
         (prepared.resolv.as_deref().map(str::as_bytes), fd::RESOLV),
         (bashrc, fd::BASHRC),
         (prepared.notice.as_deref().map(str::as_bytes), fd::NOTICE),
