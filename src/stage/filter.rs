@@ -23,6 +23,10 @@ impl Filter {
         Ok((Self { switches, to }, from.into()))
     }
 
+    pub fn switches(&self) -> Switches {
+        self.switches
+    }
+
     /// Compiles it and hands it over.
     pub fn hand_over(mut self) -> Result<()> {
         match self.to.write_all(&seccomp::filter(self.switches)?) {

@@ -56,7 +56,7 @@ impl Starting {
         drop(theirs);
         let plan = Plan {
             ruleset: firewall.document.clone(),
-            bwrap: prepared.bwrap.clone(),
+            bwrap: prepared.bwrap.whole(),
             hostname: nix::unistd::gethostname()?,
             dns: prepared.resolv.is_some() && firewall.relays_dns(),
         };
