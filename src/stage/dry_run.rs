@@ -155,7 +155,7 @@ fn view<'a>(prepared: &'a Prepared, around: &Surroundings) -> Result<View<'a>> {
         ruleset: firewall.map(|f| nf::to_nft(&f.document)).transpose()?,
         argv: Argv {
             pasta: firewall.map(|f| strings(&of(f))),
-            bwrap: strings(&prepared.bwrap),
+            bwrap: strings(&prepared.bwrap.whole()),
         },
         warnings,
     })

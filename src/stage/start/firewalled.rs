@@ -16,6 +16,7 @@ use crate::live::ports::Ports;
 use crate::live::{Keeper, Live};
 use crate::netlink::Netlink;
 use crate::nf;
+use crate::stage::filter::Filter;
 use crate::stage::helpers::how;
 use crate::stage::plan::{FromInner, Plan, Start, ToInner};
 use crate::stage::prepare::{Firewall, Prepared, Surroundings, Way};
@@ -24,6 +25,8 @@ use crate::stage::{pasta, say, spawn, system};
 
 pub struct Starting {
     pub running: Running,
+    /// Until bwrap has been given it.
+    pub filter: Option<Filter>,
 }
 
 impl Starting {
@@ -54,7 +57,7 @@ impl Starting {
         drop(theirs);
         let plan = Plan {
             ruleset: firewall.document.clone(),
-            bwrap: prepared.bwrap.clone(),
+            bwrap: prepared.bwrap.whole(),
             hostname: nix::unistd::gethostname()?,
             dns: prepared.resolv.is_some() && firewall.relays_dns(),
         };
@@ -64,6 +67,7 @@ impl Starting {
             Err(e) => return Err(e),
         }
         drop(first);
+        self.hand_over_filter()?;
 
         let (ready, fds) = self.next_from_inner()?;
         let FromInner::Ready {
@@ -121,6 +125,10 @@ impl Starting {
             self.attach(firewall, around)?;
         }
         Ok(netns)
+    }
+
+    pub fn hand_over_filter(&mut self) -> Result<()> {
+        self.filter.take().map_or(Ok(()), Filter::hand_over)
     }
 
     /// Gives the namespace, whose table is loaded and verified, its network.
