@@ -16,7 +16,7 @@ pub mod services;
 
 pub use crate::config::environment::Environment;
 pub use files::Files;
-pub use services::{Dbus, Services, Ssh};
+pub use services::{Dbus, Gpg, Services, Ssh};
 
 pub mod files;
 
@@ -41,6 +41,7 @@ pub struct Launch {
     /// Programs may create user namespaces.
     pub nested: bool,
     pub services: Services,
+    pub log: Log,
     /// Every configuration file that was read, as opened (absolute): kept read-only inside the sandbox.
     pub config_files: Vec<PathBuf>,
     /// One line each, for stderr.
@@ -74,6 +75,8 @@ pub struct Firewall {
     /// A built-in ruleset's name, or a file (anything with a `/` or ending in `.toml`), absolute.
     pub policy: PolicyName,
     pub allow: Vec<Destination>,
+    /// Blocked even where an entry of `allow` or the policy lets through.
+    pub deny: Vec<Destination>,
     pub home: Vec<IpNetwork>,
     pub on_block: OnBlock,
     pub netns: Netns,
@@ -81,7 +84,7 @@ pub struct Firewall {
 
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum PolicyName {
-    BuiltIn(String),
+    Named(String),
     File(PathBuf),
 }
 
@@ -108,6 +111,15 @@ pub struct Filesystem {
     pub nas: Option<PathBuf>,
 }
 
+/// What is said of blocked destinations.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct Log {
+    /// Absolute: it gets a line for each of them.
+    pub file: Option<PathBuf>,
+    /// Nothing at the end of a run.
+    pub quiet: bool,
+}
+
 /// Merges the defaults, the configuration files, the environment and `args`, the arguments after the program's own name;
 /// later ones win, lists add up. Relative paths of `args` are relative to `cwd`.
 ///
@@ -118,7 +130,8 @@ pub fn resolve(args: Vec<OsString>, env: &Environment, cwd: &Path) -> Result<Req
         Parsed::Version => return Ok(Request::Version(cli::version())),
         Parsed::Options(options) => options,
     };
-    let only = options.config.as_ref().map(|file| cwd.join(file));
+    let only = options.config.as_ref();
+    let only = only.map(|file| named("--config", file, cwd)).transpose()?;
     let home = env.home.canonicalize().unwrap_or_else(|_| env.home.clone());
     let workspace = workspace::workspace(cwd, &home).unwrap_or_else(|| cwd.into());
     let mut config = Config::load(env, only.as_deref(), &workspace)?;
@@ -141,6 +154,7 @@ pub fn resolve(args: Vec<OsString>, env: &Environment, cwd: &Path) -> Result<Req
         None => Some(Firewall {
             policy: config.policy,
             allow: config.allow,
+            deny: config.deny,
             home: config.home,
             on_block: config.on_block,
             netns: config.netns,
@@ -192,6 +206,7 @@ pub fn resolve(args: Vec<OsString>, env: &Environment, cwd: &Path) -> Result<Req
         files: config.more,
         nested: config.nested,
         services: config.services,
+        log: config.log,
         config_files: config.files,
         warnings,
     }))
@@ -242,18 +257,31 @@ fn allow(entry: &OsStr) -> Result<Destination> {
 
 fn policy(name: &OsStr, cwd: &Path) -> Result<PolicyName> {
     if config::is_file(&name.to_string_lossy()) {
-        return Ok(PolicyName::File(cwd.join(name)));
+        return Ok(PolicyName::File(named("--policy", name, cwd)?));
     }
     match name.to_str() {
-        Some(word) => Ok(PolicyName::BuiltIn(word.into())),
+        Some(word) => Ok(PolicyName::Named(word.into())),
         None => bail!("--policy: `{}` is not UTF-8", name.to_string_lossy()),
     }
+}
+
+/// What is named on the command line, absolute. `Err` for a `~` that the shell has left there, as in `--config=~/x`.
+fn named(option: &str, given: &OsStr, cwd: &Path) -> Result<PathBuf> {
+    let path = cwd.join(given);
+    let shown = given.to_string_lossy();
+    let tilde = shown == "~" || shown.starts_with("~/");
+    ensure!(
+        !tilde || path.exists(),
+        "{option} {shown}: your shell replaces `~` only at the beginning of an argument; write {option} {shown} with a \
+         space between, or $HOME instead of ~"
+    );
+    Ok(path)
 }
 
 /// The paths of `-w` or `-r`, absolute; each must exist.
 fn bound(options: &Options, option: &str, given: &[OsString], cwd: &Path) -> Result<Vec<PathBuf>> {
     let absolute = |given: &OsString| {
-        let path = cwd.join(given);
+        let path = named(option, given, cwd)?;
         let shown = given.to_string_lossy();
         let exists = path
             .try_exists()

@@ -12,7 +12,7 @@ use anyhow::{Context, Result};
 use ipnetwork::IpNetwork;
 
 use crate::dest::Destination;
-use crate::launch::{Files, Netns, OnBlock, PolicyName, Services};
+use crate::launch::{Files, Log, Netns, OnBlock, PolicyName, Services};
 use environment::{Environment, expand};
 pub use schema::is_file;
 
@@ -25,6 +25,7 @@ pub struct Config {
     pub firewall_off: Option<PathBuf>,
     pub policy: PolicyName,
     pub allow: Vec<Destination>,
+    pub deny: Vec<Destination>,
     pub home: Vec<IpNetwork>,
     pub on_block: OnBlock,
     pub netns: Netns,
@@ -38,6 +39,7 @@ pub struct Config {
     pub services: Services,
     pub command: PathBuf,
     pub args: Vec<String>,
+    pub log: Log,
     /// The files that were read, in order.
     pub files: Vec<PathBuf>,
     /// One line each.
@@ -48,8 +50,9 @@ impl Default for Config {
     fn default() -> Self {
         Config {
             firewall_off: None,
-            policy: PolicyName::BuiltIn(DEFAULT_POLICY.into()),
+            policy: PolicyName::Named(DEFAULT_POLICY.into()),
             allow: Vec::new(),
+            deny: Vec::new(),
             home: Vec::new(),
             on_block: OnBlock::Drop,
             netns: Netns::Auto,
@@ -62,6 +65,7 @@ impl Default for Config {
             services: Services::default(),
             command: "claude".into(),
             args: vec!["--dangerously-skip-permissions".into()],
+            log: Log::default(),
             files: Vec::new(),
             warnings: Vec::new(),
         }
@@ -109,6 +113,7 @@ impl Config {
             filesystem,
             sandbox,
             program,
+            log,
             project: _,
         } = file;
         match firewall.enabled {
@@ -120,10 +125,11 @@ impl Config {
             let name = policy.0.0;
             self.policy = match is_file(&name) {
                 true => PolicyName::File(expand(&name, home)),
-                false => PolicyName::BuiltIn(name),
+                false => PolicyName::Named(name),
             };
         }
         self.allow.extend(firewall.allow.into_iter().map(|d| d.0));
+        self.deny.extend(firewall.deny.into_iter().map(|d| d.0));
         self.home.extend(firewall.home.into_iter().map(|n| n.0.0));
         set(&mut self.on_block, firewall.on_block);
         set(&mut self.netns, firewall.netns);
@@ -180,6 +186,10 @@ impl Config {
                 .args
                 .map(|args| args.into_iter().map(|a| a.0.0).collect()),
         );
+        if let Some(file) = log.file {
+            self.log.file = file.0.0.map(|file| expand(&file.0, home));
+        }
+        set(&mut self.log.quiet, log.quiet);
     }
 }
 

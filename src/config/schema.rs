@@ -11,7 +11,7 @@ use serde::de::{self, Deserialize, Deserializer, Visitor};
 
 use crate::dest::{self, Destination};
 use crate::launch::files::{Cache, GitConfig};
-use crate::launch::{Dbus, Netns, OnBlock, Services, Ssh};
+use crate::launch::{Dbus, Gpg, Netns, OnBlock, Services, Ssh};
 
 /// One file. What it does not say is `None` or empty.
 #[derive(Debug, Default, serde::Deserialize)]
@@ -21,6 +21,7 @@ pub struct File {
     pub filesystem: Filesystem,
     pub sandbox: Sandbox,
     pub program: Program,
+    pub log: Log,
     pub project: Vec<Project>,
 }
 
@@ -37,6 +38,8 @@ pub struct Project {
     pub sandbox: Sandbox,
     #[serde(default)]
     pub program: Program,
+    #[serde(default)]
+    pub log: Log,
 }
 
 /// The table of [`Project`]s in a file.
@@ -50,6 +53,7 @@ impl Project {
             filesystem: self.filesystem,
             sandbox: self.sandbox,
             program: self.program,
+            log: self.log,
             project: Vec::new(),
         }
     }
@@ -61,6 +65,7 @@ pub struct Firewall {
     pub enabled: Option<bool>,
     pub policy: Option<Checked<Policy>>,
     pub allow: Vec<Checked<Destination>>,
+    pub deny: Vec<Checked<Destination>>,
     pub home: Vec<Checked<Network>>,
     pub on_block: Option<OnBlock>,
     pub netns: Option<Netns>,
@@ -71,7 +76,7 @@ pub struct Firewall {
 pub struct Filesystem {
     pub write: Vec<Checked<AnchoredPath>>,
     pub read: Vec<Checked<AnchoredPath>>,
-    pub nas: Option<Checked<Nas>>,
+    pub nas: Option<Checked<PathOrNone>>,
     pub hide: Vec<Checked<Pattern>>,
 }
 
@@ -88,6 +93,7 @@ pub struct Sandbox {
     pub dbus: Option<Dbus>,
     pub gh: Option<bool>,
     pub ssh: Option<Ssh>,
+    pub gpg: Option<Gpg>,
     pub wayland: Option<bool>,
     pub x11: Option<bool>,
     pub audio: Option<bool>,
@@ -101,6 +107,7 @@ impl Sandbox {
         over.dbus = self.dbus.unwrap_or(over.dbus);
         over.gh = self.gh.unwrap_or(over.gh);
         over.ssh = self.ssh.unwrap_or(over.ssh);
+        over.gpg = self.gpg.unwrap_or(over.gpg);
         over.wayland = self.wayland.unwrap_or(over.wayland);
         over.x11 = self.x11.unwrap_or(over.x11);
         over.audio = self.audio.unwrap_or(over.audio);
@@ -114,6 +121,13 @@ impl Sandbox {
 pub struct Program {
     pub command: Option<Checked<Command>>,
     pub args: Option<Vec<Checked<Argument>>>,
+}
+
+#[derive(Debug, Default, serde::Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct Log {
+    pub file: Option<Checked<PathOrNone>>,
+    pub quiet: Option<bool>,
 }
 
 /// A string that was read as a `T`; what is wrong with it is an error of its place in the file.
@@ -214,15 +228,15 @@ impl FromStr for VariablePattern {
     }
 }
 
-/// A directory, or none where the value is empty.
+/// A path, or none where the value is empty.
 #[derive(Debug)]
-pub struct Nas(pub Option<AnchoredPath>);
+pub struct PathOrNone(pub Option<AnchoredPath>);
 
-impl FromStr for Nas {
+impl FromStr for PathOrNone {
     type Err = anyhow::Error;
 
     fn from_str(text: &str) -> Result<Self> {
-        Ok(Nas(match text {
+        Ok(PathOrNone(match text {
             "" => None,
             _ => Some(text.parse()?),
         }))
@@ -302,12 +316,13 @@ pub fn project_keys() -> &'static [&'static str] {
 }
 
 /// Every section with its keys, in the order of the structures above.
-pub fn sections() -> [(&'static str, &'static [&'static str]); 4] {
+pub fn sections() -> [(&'static str, &'static [&'static str]); 5] {
     [
         ("firewall", keys::<Firewall>()),
         ("filesystem", keys::<Filesystem>()),
         ("sandbox", keys::<Sandbox>()),
         ("program", keys::<Program>()),
+        ("log", keys::<Log>()),
     ]
 }
 
@@ -355,7 +370,9 @@ mod tests {
         assert_eq!([&["path"], &names[..]].concat(), project_keys());
         assert_eq!(
             sections()[0].1,
-            ["enabled", "policy", "allow", "home", "on-block", "netns"]
+            [
+                "enabled", "policy", "allow", "deny", "home", "on-block", "netns"
+            ]
         );
         assert!(sections().iter().all(|(_, keys)| !keys.is_empty()));
     }

@@ -5,8 +5,8 @@ use std::path::{Path, PathBuf};
 use nix::unistd::{Uid, mkdtemp};
 
 use super::*;
-use crate::launch::Ssh;
 use crate::launch::files::{Cache, GitConfig, Variables};
+use crate::launch::{Gpg, Ssh};
 
 /// A private directory with a home in it, removed at the end.
 pub struct Place {
@@ -139,6 +139,9 @@ fn the_samples_of_the_example_are_valid() {
     assert_eq!(config.command, place.env.home.join(".local/bin/claude"));
     let mine = place.env.home.join(".config/claude-isolated/mine.toml");
     assert_eq!(config.policy, PolicyName::File(mine));
+    let log = place.env.home.join("blocked.jsonl");
+    assert_eq!(config.log.file, Some(log));
+    assert!(config.log.quiet);
     assert_eq!(config.warnings.len(), 2, "{:?}", config.warnings);
 }
 
@@ -152,12 +155,13 @@ fn later_files_win_and_lists_add_up() {
         "[firewall]\nenabled = false\npolicy = 'attached'\nallow = ['10.0.0.1']\nhome = ['10.1.0.0/16']\n\
          on-block = 'reject'\nnetns = 'pasta'\n\
          [filesystem]\nwrite = ['~/a']\nread = ['~/b']\nnas = '/mnt/nas'\nhide = ['.env', '~/k']\n\
-         [sandbox]\nseccomp = false\nnested = true\nssh = 'files'\nusb = true\ngit-config = 'keep'\ncache = 'none'\nenv-clear = true\nenv-pass = ['A_*']\nenv-set = {X = 'y'}\n[program]\ncommand = 'codex'\nargs = ['a', 'b']\n",
+         [sandbox]\nseccomp = false\nnested = true\nssh = 'files'\ngpg = 'agent'\nusb = true\ngit-config = 'keep'\ncache = 'none'\nenv-clear = true\nenv-pass = ['A_*']\nenv-set = {X = 'y'}\n[program]\ncommand = 'codex'\nargs = ['a', 'b']\n[log]\nfile = '~/log'\nquiet = true\n",
     );
     let system = Config {
         firewall_off: Some(place.env.system_config.clone()),
-        policy: PolicyName::BuiltIn("attached".into()),
+        policy: PolicyName::Named("attached".into()),
         allow: vec!["10.0.0.1".parse().unwrap()],
+        deny: vec![],
         home: vec!["10.1.0.0/16".parse().unwrap()],
         on_block: OnBlock::Reject,
         netns: Netns::Pasta,
@@ -181,11 +185,16 @@ fn later_files_win_and_lists_add_up() {
         nested: true,
         services: Services {
             ssh: Ssh::Files,
+            gpg: Gpg::Agent,
             usb: true,
             ..Services::default()
         },
         command: "codex".into(),
         args: vec!["a".into(), "b".into()],
+        log: Log {
+            file: Some(place.env.home.join("log")),
+            quiet: true,
+        },
         files: vec![place.env.system_config.clone()],
         warnings: vec![],
     };
@@ -197,15 +206,16 @@ fn later_files_win_and_lists_add_up() {
     assert_eq!(place.load().unwrap(), both, "an empty file changes nothing");
 
     place.user(
-        "[firewall]\nenabled = true\npolicy = '/p/mine'\nallow = ['10.0.0.2']\nhome = ['10.2.0.0/16']\n\
+        "[firewall]\nenabled = true\npolicy = '/p/mine'\nallow = ['10.0.0.2']\ndeny = ['10.0.0.3:22']\nhome = ['10.2.0.0/16']\n\
          on-block = 'drop'\nnetns = 'auto'\n\
          [filesystem]\nwrite = ['~/c']\nread = ['~']\nnas = ''\n\
-         [sandbox]\nseccomp = true\nnested = false\nssh = 'agent'\ngh = false\ngit-config = 'restore'\ncache = 'private'\nenv-clear = false\n[program]\ncommand = '~/bin/claude'\nargs = []\n",
+         [sandbox]\nseccomp = true\nnested = false\nssh = 'agent'\ngpg = 'none'\ngh = false\ngit-config = 'restore'\ncache = 'private'\nenv-clear = false\n[program]\ncommand = '~/bin/claude'\nargs = []\n[log]\nfile = ''\nquiet = false\n",
     );
     let meant = Config {
         firewall_off: None,
         policy: PolicyName::File("/p/mine".into()),
         allow: vec!["10.0.0.1".parse().unwrap(), "10.0.0.2".parse().unwrap()],
+        deny: vec!["10.0.0.3:22".parse().unwrap()],
         home: vec![
             "10.1.0.0/16".parse().unwrap(),
             "10.2.0.0/16".parse().unwrap(),
@@ -233,6 +243,7 @@ fn later_files_win_and_lists_add_up() {
         },
         command: place.env.home.join("bin/claude"),
         args: vec![],
+        log: Log::default(),
         ..both
     };
     assert_eq!(place.load().unwrap(), meant);
@@ -251,7 +262,7 @@ fn one_named_file_instead_of_both() {
     );
     place.write(&only, "[firewall]\npolicy = 'attached'");
     let config = Config::load(&place.env, Some(&only), &place.dir).unwrap();
-    assert_eq!(config.policy, PolicyName::BuiltIn("attached".into()));
+    assert_eq!(config.policy, PolicyName::Named("attached".into()));
     assert_eq!((config.firewall_off, config.files), (None, vec![only]));
 }
 
@@ -454,7 +465,7 @@ fn the_deepest_project_of_the_workspace_applies() {
         Config::load(&place.env, None, &workspace).unwrap()
     };
     let name = |config: &Config| match &config.policy {
-        PolicyName::BuiltIn(name) => name.clone(),
+        PolicyName::Named(name) => name.clone(),
         other => panic!("{other:?}"),
     };
     let [elsewhere, src, robot] = ["other", "src/x/y", "src/robot/arm"].map(load);

@@ -33,8 +33,9 @@ fn default_launch() -> Launch {
             args: os(&["--dangerously-skip-permissions"]),
         },
         firewall: Some(Firewall {
-            policy: PolicyName::BuiltIn("home-lan".into()),
+            policy: PolicyName::Named("home-lan".into()),
             allow: vec![],
+            deny: vec![],
             home: vec![],
             on_block: OnBlock::Drop,
             netns: Netns::Auto,
@@ -44,6 +45,7 @@ fn default_launch() -> Launch {
         files: Files::default(),
         nested: false,
         services: Services::default(),
+        log: Log::default(),
         config_files: vec![],
         warnings: vec![],
     }
@@ -118,7 +120,7 @@ fn the_command_line_comes_last() {
         "--dry-run=json",
     ]);
     let firewall = launch.firewall.unwrap();
-    assert_eq!(firewall.policy, PolicyName::BuiltIn("offline".into()));
+    assert_eq!(firewall.policy, PolicyName::Named("offline".into()));
     let allow: Vec<String> = firewall.allow.iter().map(|d| d.to_string()).collect();
     assert_eq!(allow, ["10.0.0.1", "nas.lan:445/tcp", "10.0.0.2"]);
     assert_eq!(
@@ -141,7 +143,7 @@ fn the_command_line_comes_last() {
 fn a_policy_is_a_name_or_a_file() {
     let place = Place::new();
     for (given, meant) in [
-        ("attached", PolicyName::BuiltIn("attached".into())),
+        ("attached", PolicyName::Named("attached".into())),
         ("mine.toml", PolicyName::File(place.dir.join("mine.toml"))),
         ("./mine", PolicyName::File(place.dir.join("./mine"))),
         ("/p/mine", PolicyName::File("/p/mine".into())),
@@ -247,6 +249,16 @@ fn each_bad_option_names_itself() {
         place.refusal(&["--config=gone.toml"]),
         format!("--config: {}/gone.toml does not exist", place.dir.display())
     );
+    for option in [
+        "--config=~/x",
+        "--policy=~/x.toml",
+        "--write=~/x",
+        "--read=~",
+    ] {
+        let why = place.refusal(&[option]);
+        let space = "with a space between, or $HOME instead of ~";
+        assert!(why.ends_with(space), "{option}: {why}");
+    }
     let refused = |option: &str| {
         let args = vec![option.into(), OsString::from_vec(b"\xff".to_vec())];
         resolve(args, &place.env, &place.dir)

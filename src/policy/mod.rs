@@ -14,6 +14,7 @@ pub mod words;
 use crate::dest::Service;
 use crate::launch::OnBlock;
 
+pub use build::{CLOSED, Inputs};
 pub use document::document;
 pub use merge::Nets;
 pub use ruleset::Ruleset;
@@ -32,7 +33,7 @@ pub struct Policy {
 
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Rule {
-    /// Short and unique in the policy: `loopback`, `allow`, `allow tcp 445`, `attached`, `private`, `internet`.
+    /// Short and unique in the policy: `loopback`, `deny`, `allow tcp 445`, `attached`, `private`, `internet`.
     pub name: String,
     pub matches: Match,
     pub verdict: Verdict,

@@ -194,7 +194,7 @@ mod tests {
     use crate::dest::{Destination, Target};
     use crate::dest::{Proto, Service};
     use crate::launch::{Firewall, Netns, PolicyName};
-    use crate::policy::Ruleset;
+    use crate::policy::{Inputs, Ruleset};
 
     fn allowed() -> Vec<Allowed> {
         let entry = |target, service, addresses: &[&str]| Allowed {
@@ -232,10 +232,11 @@ mod tests {
     }
 
     fn policy(on_block: OnBlock) -> Policy {
-        let name = PolicyName::BuiltIn("attached".into());
+        let name = PolicyName::Named("attached".into());
         let firewall = Firewall {
             policy: name.clone(),
             allow: vec![],
+            deny: vec![],
             home: [
                 "10.1.0.0",
                 "10.3.0.0",
@@ -249,8 +250,12 @@ mod tests {
             on_block,
             netns: Netns::Auto,
         };
-        let ruleset = Ruleset::load(&name).unwrap();
-        Policy::build(&ruleset, &firewall, &allowed(), &attached())
+        let ruleset = Ruleset::built_in("attached").unwrap();
+        Policy::build(&Inputs {
+            allowed: allowed(),
+            attached: attached(),
+            ..Inputs::new(ruleset, &firewall)
+        })
     }
 
     #[test]

@@ -26,6 +26,10 @@ pub mod fd {
     pub const CLAUDE_JSON: RawFd = 20;
     /// What the program can read about its sandbox.
     pub const NOTICE: RawFd = 21;
+    /// The X server's keys.
+    pub const XAUTHORITY: RawFd = 22;
+    /// The sandbox's copy of what gpg trusts.
+    pub const TRUSTDB: RawFd = 23;
 }
 
 /// Outer to inner, in a memfd (an allowlist may be long).
@@ -51,8 +55,14 @@ pub struct Start {
 /// Inner to outer.
 #[derive(Debug, Serialize, Deserialize)]
 pub enum FromInner {
-    /// The table is loaded. Beside it: the netfilter socket of the namespace, then the relay's UDP and TCP sockets.
-    Ready { netns: u64, warnings: Vec<String> },
+    /// The table is loaded. Beside it: the netfilter socket of the namespace, one more for the kernel's packet log, then
+    /// the relay's UDP and TCP sockets.
+    Ready {
+        netns: u64,
+        warnings: Vec<String>,
+        /// The kernel took the table with its log; else it is [`crate::nf::unlogged`].
+        logged: bool,
+    },
     /// The start failed; nothing runs.
     Failed { message: String },
     /// pasta has configured the namespace.

@@ -1,6 +1,6 @@
 //! Everything that is decided before anything is started.
 
-mod firewall;
+pub mod firewall;
 mod program;
 mod surroundings;
 
@@ -10,15 +10,15 @@ pub use surroundings::Surroundings;
 use std::ffi::{OsStr, OsString};
 use std::path::{Path, PathBuf};
 
-use anyhow::{Result, bail};
+use anyhow::{Context, Result, bail};
 use nix::unistd::{AccessFlags, access, getgid, getuid};
 
 use super::claude_json::ClaudeJson;
 use super::plan::fd;
 use super::{gh, own};
-use crate::dns;
 use crate::launch::files::{Cache, GitConfig};
-use crate::launch::{self, Dbus, Launch, Program};
+use crate::launch::{Dbus, Launch, Program};
+use crate::policy::ruleset::Shelf;
 use crate::policy::words;
 use crate::sandbox::binds::{self, CLAUDE_STATE, Facts, INIT};
 use crate::sandbox::git::Git;
@@ -26,7 +26,7 @@ use crate::sandbox::layout::{Bound, resolve};
 use crate::sandbox::notice::{self, NOTICE};
 use crate::sandbox::programs::{self, Needed, missing_message};
 use crate::sandbox::session::{self, Outside, Session};
-use crate::sandbox::{bus, bwrap, environment, seccomp, sockets, workspace};
+use crate::sandbox::{bus, bwrap, environment, protect, proxy, seccomp, sockets, workspace};
 
 const RESOLV_CONF: &str = "/etc/resolv.conf";
 /// The shell's start file. The user's own comes first, and keeps its aliases; the prompt is ours.
@@ -61,6 +61,8 @@ pub struct Prepared {
     pub notice: Option<String>,
     /// Where the sandbox gets a copy of it.
     pub claude_json: Option<ClaudeJson>,
+    /// Its file resolved.
+    pub log: crate::launch::Log,
 }
 
 impl Prepared {
@@ -88,12 +90,13 @@ pub fn prepare(launch: &Launch, around: &Surroundings) -> Result<Prepared> {
         })
     };
     let bwrap = tool(Needed::package("bwrap", "bubblewrap", false));
-    let proxy = (launch.services.dbus == Dbus::Secrets)
+    let dbus_proxy = (launch.services.dbus == Dbus::Secrets)
         .then(|| tool(Needed::package("xdg-dbus-proxy", "xdg-dbus-proxy", false)));
+    let shelf = Shelf::of(&around.config_dirs);
     let firewall = launch.firewall.as_ref().map(|firewall| {
         let pasta = tool(Needed::package("pasta", "passt", true));
         let getent = programs::find_tool("getent", &around.path, &writable);
-        firewall::prepare(firewall, pasta, getent, &mut warnings)
+        firewall::prepare(firewall, &shelf, pasta, getent, &mut warnings)
     });
     let firewall = firewall.transpose()?;
 
@@ -101,9 +104,7 @@ pub fn prepare(launch: &Launch, around: &Surroundings) -> Result<Prepared> {
     let found = program.found.as_deref();
     missing.extend(program.missing(launch));
 
-    let resolv = firewall
-        .as_ref()
-        .map(|f| f.resolv.for_sandbox(dns::ADDRESS));
+    let resolv = firewall.as_ref().map(Firewall::resolv_conf);
     let resolv_conf = Path::new(RESOLV_CONF)
         .canonicalize()
         .ok()
@@ -129,9 +130,7 @@ pub fn prepare(launch: &Launch, around: &Surroundings) -> Result<Prepared> {
     let ctl = around.self_exe.with_file_name("claude-isolatedctl");
     protected.extend(ctl.exists().then_some(ctl));
     protected.extend(own::programs(launch, &around.home, found));
-    if let Some(launch::PolicyName::File(file)) = launch.firewall.as_ref().map(|f| &f.policy) {
-        protected.push(file.clone());
-    }
+    protected.extend(firewall.iter().flat_map(|f| f.inputs.ruleset.files.clone()));
     let claude_config_dir = std::env::var_os("CLAUDE_CONFIG_DIR").map(PathBuf::from);
     let claude_json = ClaudeJson::read(&around.home);
     let directories = &around.directories;
@@ -179,6 +178,7 @@ pub fn prepare(launch: &Launch, around: &Surroundings) -> Result<Prepared> {
         home: &around.home,
         uid: getuid().as_raw(),
         variables: &variables,
+        same_network: firewall.is_none(),
         xdg_open: find("xdg-open").and_then(|path| resolve(&path).ok()),
     };
     let mut session = session::session(&mut layout, &launch.services, &outside);
@@ -211,6 +211,10 @@ pub fn prepare(launch: &Launch, around: &Surroundings) -> Result<Prepared> {
         .variables
         .set
         .extend(more.iter().map(|(name, value)| (name.into(), value.into())));
+    if let Some(firewall) = &firewall {
+        let inside = session.variables.over(&variables);
+        warnings.extend(proxy::warnings(&inside, &firewall.policy, &firewall.own));
+    }
     let command = program.command()?;
     let seccomp = match launch.seccomp {
         true if !seccomp::ARCHITECTURES.contains(&std::env::consts::ARCH) => {
@@ -220,9 +224,16 @@ pub fn prepare(launch: &Launch, around: &Surroundings) -> Result<Prepared> {
             ));
             None
         }
-        true => Some(seccomp::filter(launch.nested)?),
+        true => Some(seccomp::filter(seccomp::Switches {
+            nested: launch.nested,
+            usb: launch.services.usb,
+        })?),
         false => None,
     };
+    let mut log = launch.log.clone();
+    if let Some(file) = log.file.as_mut().filter(|_| firewall.is_some()) {
+        *file = protect::written_outside(&layout, file).context("[log] file")?;
+    }
     let bound = layout.settle(&around.home)?;
     let bwrap = bwrap::argv(&bwrap::Inputs {
         bwrap: &bwrap,
@@ -255,13 +266,14 @@ pub fn prepare(launch: &Launch, around: &Surroundings) -> Result<Prepared> {
         program: program.name,
         missing,
         session,
-        proxy,
+        proxy: dbus_proxy,
         gh,
         warnings,
         git,
         notice,
         keep_git_config: launch.files.git_config == GitConfig::Keep,
         claude_json,
+        log,
     })
 }
 

@@ -24,7 +24,7 @@ use super::watching::Watching;
 use super::wire::Channel;
 use super::{dbus_proxy, gh, say, signals, system};
 use crate::dns::relay::Relay;
-use crate::netlink::Netlink;
+use crate::live::Live;
 use crate::sandbox::session::BROWSER_TEXT;
 use crate::ssh_agent;
 
@@ -69,8 +69,8 @@ pub struct Running {
     pub ssh_agents: Vec<PathBuf>,
     pub ssh_relays: Vec<ssh_agent::relay::Relay>,
     pub bus: Option<dbus_proxy::Running>,
-    /// The netfilter socket of the sandbox's network namespace.
-    pub netlink: Option<Netlink>,
+    /// What keeps the firewall, where there is one.
+    pub live: Option<Live>,
     pub log: Log,
     /// Until when the program has to run; `None` once it does.
     pub start_by: Option<Instant>,
@@ -100,7 +100,7 @@ pub fn start(prepared: &Prepared, around: &Surroundings) -> Result<Running> {
             ssh_agents: prepared.session.ssh_agents.clone(),
             ssh_relays: Vec::new(),
             bus: None,
-            netlink: None,
+            live: None,
             log: Log::new()?,
             start_by: Some(Instant::now() + LIMIT),
             watching: Watching::start(prepared),
@@ -165,7 +165,9 @@ fn inherited(prepared: &Prepared, gate: Channel) -> Result<Vec<(OwnedFd, RawFd)>
     let browser = browser
         .iter()
         .map(|number| (Some(BROWSER_TEXT.as_bytes()), *number));
-    for (bytes, number) in files.into_iter().chain(browser) {
+    let session = prepared.session.files.iter();
+    let session = session.map(|(bytes, number)| (Some(&bytes[..]), *number));
+    for (bytes, number) in files.into_iter().chain(browser).chain(session) {
         if let Some(bytes) = bytes {
             inherited.push((
                 system::memory_file("claude-isolated", bytes)?.into(),

@@ -8,6 +8,7 @@
 mod harness;
 
 mod abstract_sockets;
+mod blocked;
 mod bus;
 mod claude;
 mod claude_json;
@@ -16,6 +17,7 @@ mod controls;
 mod ctl_can_fail;
 mod ctl_check;
 mod ctl_verify;
+mod day;
 mod desktop;
 mod dns;
 mod dry_run;
@@ -29,12 +31,15 @@ mod hidden;
 mod hosts;
 mod inbound;
 mod kills;
+mod live_host;
 mod loopback;
 mod next_start;
 mod on_block;
 mod process;
 mod reachability;
 mod refusals;
+mod rulesets;
+mod signing;
 mod sockets;
 mod ssh;
 mod starts;
@@ -54,10 +59,13 @@ const SCENARIOS: &[&[Scenario]] = &[
     ctl_can_fail::ALL,
     reachability::ALL,
     on_block::ALL,
+    blocked::ALL,
+    rulesets::ALL,
     loopback::ALL,
     inbound::ALL,
     dns::ALL,
     hosts::ALL,
+    live_host::ALL,
     process::ALL,
     exit_status::ALL,
     terminal::ALL,
@@ -82,6 +90,8 @@ const SCENARIOS: &[&[Scenario]] = &[
     git_config::ALL,
     syscalls::ALL,
     tools::ALL,
+    day::ALL,
+    signing::ALL,
     abstract_sockets::ALL,
 ];
 

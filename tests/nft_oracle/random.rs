@@ -4,12 +4,12 @@ use std::collections::BTreeSet;
 
 use claude_isolated::dest::{Allowed, Destination, Proto, Service, Target};
 use claude_isolated::host::Attached;
-use claude_isolated::launch::{Firewall, Netns, OnBlock, PolicyName};
+use claude_isolated::launch::OnBlock;
 use claude_isolated::nf::{
     self, Base, BaseChain, Chain, CmpOp, Expr, Hook, Interval, KeyType, Limit, Log, MetaKey,
     Reject, Rule, Ruleset, Set, SetKind, Verdict,
 };
-use claude_isolated::policy::{self, Policy, document};
+use claude_isolated::policy::{self, Inputs, Policy, document};
 
 /// A small deterministic generator (SplitMix64, Steele and others 2014).
 pub struct Random(pub u64);
@@ -205,25 +205,8 @@ fn allowed(random: &mut Random) -> Allowed {
 
 /// The table of a policy, of whatever a user might have asked for.
 pub fn policy(random: &mut Random) -> Ruleset {
-    let names = ["home-lan", "attached"];
-    let name = PolicyName::BuiltIn(names[random.below(2) as usize].into());
-    let ruleset = policy::Ruleset::load(&name).unwrap();
-    let home = (0..random.below(3)).map(|_| {
-        let net = format!("198.51.{}.0/24", random.below(4));
-        net.parse().unwrap()
-    });
-    let firewall = Firewall {
-        policy: name,
-        allow: vec![],
-        home: home.collect(),
-        on_block: if random.one_in(2) {
-            OnBlock::Drop
-        } else {
-            OnBlock::Reject
-        },
-        netns: Netns::Auto,
-    };
-    let allow: Vec<_> = (0..random.below(6)).map(|_| allowed(random)).collect();
+    let names = ["home-lan", "attached", "lateral", "offline"];
+    let name = names[random.below(names.len() as u64) as usize];
     let nets = [
         "10.10.10.0/24",
         "172.17.0.0/16",
@@ -233,15 +216,34 @@ pub fn policy(random: &mut Random) -> Ruleset {
         "2001:db8:0:1101::/64",
         "100.100.1.2/32",
     ];
-    let attached: Vec<_> = nets.iter().filter(|_| !random.one_in(2)).collect();
-    let attached: Vec<_> = attached
-        .into_iter()
+    let attached = nets
+        .iter()
+        .filter(|_| !random.one_in(2))
         .map(|net| Attached {
             net: net.parse().unwrap(),
             device: "eth0".into(),
             source: "route, table 254".into(),
-        })
-        .collect();
-    let policy = Policy::build(&ruleset, &firewall, &allow, &attached);
+        });
+    let attached = attached.collect();
+    let home = (0..random.below(3)).map(|_| {
+        let net = format!("198.51.{}.0/24", random.below(4));
+        net.parse().unwrap()
+    });
+    let home = home.collect();
+    let on_block = if random.one_in(2) {
+        OnBlock::Drop
+    } else {
+        OnBlock::Reject
+    };
+    let policy = Policy::build(&Inputs {
+        ruleset: policy::Ruleset::built_in(name).unwrap(),
+        home,
+        on_block,
+        allowed: (0..random.below(6)).map(|_| allowed(random)).collect(),
+        denied: (0..random.below(3)).map(|_| allowed(random)).collect(),
+        attached,
+        gateways: vec!["10.10.10.1".parse().unwrap()],
+        resolvers: vec!["10.10.10.2".parse().unwrap()],
+    });
     nf::compile(&document(&policy)).unwrap()
 }

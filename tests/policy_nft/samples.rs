@@ -6,7 +6,7 @@ use claude_isolated::dest::{Allowed, Destination, Proto, Service, Target};
 use claude_isolated::host::Attached;
 use claude_isolated::launch::{Firewall, Netns, OnBlock, PolicyName};
 use claude_isolated::policy::merge::{Family, number};
-use claude_isolated::policy::{Match, Policy, Ruleset};
+use claude_isolated::policy::{Inputs, Match, Policy, Ruleset};
 
 /// A small deterministic generator (SplitMix64, Steele and others 2014).
 pub struct Random(pub u64);
@@ -51,8 +51,9 @@ fn attached(nets: &[&str]) -> Vec<Attached> {
 
 fn firewall(home: &[&str], on_block: OnBlock) -> Firewall {
     Firewall {
-        policy: PolicyName::BuiltIn("home-lan".into()),
+        policy: PolicyName::Named("home-lan".into()),
         allow: vec![],
+        deny: vec![],
         home: home.iter().map(|n| n.parse().unwrap()).collect(),
         on_block,
         netns: Netns::Auto,
@@ -60,7 +61,7 @@ fn firewall(home: &[&str], on_block: OnBlock) -> Firewall {
 }
 
 pub fn build(name: &str, allow: &[Allowed], home: &[&str], on_block: OnBlock) -> Policy {
-    let ruleset = Ruleset::load(&PolicyName::BuiltIn(name.into())).unwrap();
+    let ruleset = Ruleset::built_in(name).unwrap();
     let attached = attached(&[
         "10.10.10.0/24",
         "172.17.0.0/16",
@@ -70,11 +71,26 @@ pub fn build(name: &str, allow: &[Allowed], home: &[&str], on_block: OnBlock) ->
         "2001:db8:0:1100::/64",
         "fe80::/64",
     ]);
-    Policy::build(&ruleset, &firewall(home, on_block), allow, &attached)
+    Policy::build(&Inputs {
+        allowed: allow.to_vec(),
+        attached,
+        gateways: ["10.10.10.1", "fe80::1", "169.254.7.1"]
+            .map(|a| a.parse().unwrap())
+            .into(),
+        resolvers: ["10.10.10.2", "2001:db8:53::53"]
+            .map(|a| a.parse().unwrap())
+            .into(),
+        ..inputs(&ruleset, home, on_block)
+    })
 }
 
-pub fn samples() -> Vec<(&'static str, Policy)> {
-    let allow = [
+fn inputs(ruleset: &Ruleset, home: &[&str], on_block: OnBlock) -> Inputs {
+    Inputs::new(ruleset.clone(), &firewall(home, on_block))
+}
+
+/// Every form that an allow entry has.
+pub fn allowlist() -> Vec<Allowed> {
+    vec![
         allowed("10.10.10.10", None),
         allowed("fd43::10", None),
         allowed("192.168.7.0/28", service(Proto::Udp, 5064, 5065)),
@@ -84,12 +100,35 @@ pub fn samples() -> Vec<(&'static str, Policy)> {
         allowed("fd43::11", service(Proto::Tcp, 400, 500)),
         allowed("10.10.10.12/30", service(Proto::Tcp, 400, 500)),
         allowed("fe80::9", service(Proto::Udp, 53, 53)),
-    ];
-    let home = ["192.168.20.0/24", "198.51.100.7", "2001:db8:7::/48"];
+    ]
+}
+
+pub const HOME: [&str; 3] = ["192.168.20.0/24", "198.51.100.7", "2001:db8:7::/48"];
+
+pub fn samples() -> Vec<(&'static str, Policy)> {
+    let (allow, home) = (allowlist(), HOME);
+    let home_lan = Ruleset::built_in("home-lan").unwrap();
     let own = "summary = \"offices\"\ndefault = \"block\"\nblock = [\"home\", \"net-4\", \"net-5\"]\n\
         [groups]\nnet-4 = [\"198.51.100.0/25\", \"198.51.100.128/26\"]\nnet-5 = [\"2001:db8:5::/48\"]\n";
     let own = Ruleset::parse("own", "own.toml", own).unwrap();
+    let ports = "summary = \"ports\"\ninclude = \"home-lan\"\naccept = [\"lab:8080/udp\", \"10.9.0.0/16:22\"]\n\
+        block = [\"lab\", \"203.0.113.0/24:25\", \"[2001:db8:9::/48]:6000-6063\"]\n\
+        [groups]\nlab = [\"10.20.0.0/16\", \"fd20::/48\"]\n";
+    let ports = Ruleset::parse("ports", "ports.toml", ports).unwrap();
     let open = own_default_accept(&own);
+    // Denied parts of what is allowed, a denied host of the internet, and ports of one.
+    let denied = [
+        allowed("192.168.7.4/30", None),
+        allowed("198.51.100.9", None),
+        allowed("2001:db8:9::/48", service(Proto::Tcp, 22, 23)),
+        allowed("198.51.100.10", service(Proto::Tcp, 22, 23)),
+        allowed("203.0.113.0/26", service(Proto::Udp, 53, 53)),
+    ];
+    let with_denied = |on_block| Inputs {
+        allowed: allow.to_vec(),
+        denied: denied.to_vec(),
+        ..inputs(&home_lan, &[], on_block)
+    };
     vec![
         ("home-lan", build("home-lan", &allow, &home, OnBlock::Drop)),
         (
@@ -101,17 +140,35 @@ pub fn samples() -> Vec<(&'static str, Policy)> {
             "attached, reject, nothing allowed",
             build("attached", &[], &home, OnBlock::Reject),
         ),
+        ("lateral", build("lateral", &allow, &home, OnBlock::Drop)),
+        ("offline", build("offline", &[], &[], OnBlock::Drop)),
         (
             "closed",
-            Policy::build(&own, &firewall(&[], OnBlock::Drop), &allow, &[]),
+            Policy::build(&Inputs {
+                allowed: allow.to_vec(),
+                ..inputs(&own, &[], OnBlock::Drop)
+            }),
         ),
         (
             "closed, reject",
-            Policy::build(&own, &firewall(&[], OnBlock::Reject), &[], &[]),
+            Policy::build(&inputs(&own, &[], OnBlock::Reject)),
         ),
         (
-            "own",
-            Policy::build(&open, &firewall(&home, OnBlock::Drop), &[], &[]),
+            "ports",
+            Policy::build(&Inputs {
+                allowed: allow.to_vec(),
+                ..inputs(&ports, &home, OnBlock::Reject)
+            }),
+        ),
+        ("own", Policy::build(&inputs(&open, &home, OnBlock::Drop))),
+        ("denied", Policy::build(&with_denied(OnBlock::Drop))),
+        (
+            "denied, reject",
+            Policy::build(&with_denied(OnBlock::Reject)),
+        ),
+        (
+            "denied, the host unknown",
+            Policy::closed(&with_denied(OnBlock::Drop)),
         ),
     ]
 }

@@ -5,6 +5,8 @@
 //! and the call is never made. A filter's errno goes before it (seccomp(2), "Seccomp filters return values"), so what
 //! comes back is the sandbox's filter's answer, or ENOSYS where it would have let the call pass.
 
+mod conditional;
+
 use anyhow::{Context, Result};
 use libseccomp::{ScmpAction, ScmpFilterContext, ScmpSyscall};
 use nix::errno::Errno;
@@ -12,74 +14,33 @@ use nix::libc;
 
 use crate::ctl::child;
 use crate::ctl::report::Check;
-use crate::sandbox::seccomp::{self, Refused};
-
-/// Calls that are refused only with these arguments.
-const CONDITIONAL: &[(&str, &str, &str, [u64; 2])] = &[
-    (
-        "clone CLONE_NEWUSER",
-        "make a user namespace by clone",
-        "clone",
-        [libc::CLONE_NEWUSER as u64, 0],
-    ),
-    (
-        "clone CLONE_NEWUSER and others",
-        "make user and network namespaces by clone",
-        "clone",
-        [(libc::CLONE_NEWUSER | libc::CLONE_NEWNET) as u64, 0],
-    ),
-    (
-        "ioctl TIOCSTI",
-        "type into the terminal (TIOCSTI)",
-        "ioctl",
-        [0, TIOCSTI],
-    ),
-    (
-        "ioctl TIOCSTI, high bits",
-        "type into the terminal (TIOCSTI, high bits set)",
-        "ioctl",
-        [0, TIOCSTI | HIGH_BITS],
-    ),
-    (
-        "ioctl TIOCLINUX",
-        "paste into the console (TIOCLINUX)",
-        "ioctl",
-        [0, TIOCLINUX],
-    ),
-    (
-        "ioctl TIOCLINUX, high bits",
-        "paste into the console (TIOCLINUX, high bits set)",
-        "ioctl",
-        [0, TIOCLINUX | HIGH_BITS],
-    ),
-];
-const TIOCSTI: u64 = libc::TIOCSTI;
-/// `linux/tty.h`, ioctl_console(2).
-const TIOCLINUX: u64 = 0x541c;
-/// The kernel looks at the low 32 bits of a request only.
-const HIGH_BITS: u64 = 1 << 32;
+use crate::sandbox::seccomp::{self, Refused, Switches};
+use conditional::CONDITIONAL;
 
 /// One call to make, and the errno that it has to give.
 struct Attempt {
     name: String,
     tried: String,
     number: i32,
-    args: [u64; 2],
+    args: [u64; 3],
     errno: i32,
 }
 
-pub fn checks() -> Result<Vec<Check>> {
-    let (plain, absent): (Vec<Refused>, Vec<Refused>) = seccomp::refused()
+pub fn checks(switches: Switches) -> Result<Vec<Check>> {
+    let (plain, absent): (Vec<Refused>, Vec<Refused>) = seccomp::refused(switches.nested)
         .into_iter()
         .partition(|call| call.errno != libc::ENOSYS);
     let mut attempts: Vec<Attempt> = plain.iter().map(attempt).collect();
-    for (name, tried, call, args) in CONDITIONAL {
+    for conditional in CONDITIONAL {
+        if conditional.allowed(switches) {
+            continue;
+        }
         attempts.push(Attempt {
-            name: format!("system call {name}"),
-            tried: (*tried).into(),
-            number: ScmpSyscall::from_name(call)?.into(),
-            args: *args,
-            errno: libc::EPERM,
+            name: format!("system call {} {}", conditional.call, conditional.name),
+            tried: conditional.tried.into(),
+            number: ScmpSyscall::from_name(conditional.call)?.into(),
+            args: conditional.args,
+            errno: conditional.errno,
         });
     }
     let mut checks = answers(&attempts, true)?;
@@ -96,7 +57,7 @@ fn attempt(call: &Refused) -> Attempt {
         name: format!("system call {}", call.name),
         tried: format!("system call {}", call.name),
         number: call.number,
-        args: [0, 0],
+        args: [0; 3],
         errno: call.errno,
     }
 }
@@ -134,8 +95,8 @@ fn trace_all(attempts: &[Attempt]) -> Result<()> {
 
 /// The errno, or 0.
 fn call(attempt: &Attempt) -> i32 {
-    let [a, b] = attempt.args;
+    let [a, b, c] = attempt.args;
     // SAFETY: the call is answered by a filter and not made; where it is made (clone3), its arguments are null.
-    let result = unsafe { libc::syscall(attempt.number.into(), a, b, 0, 0, 0, 0) };
+    let result = unsafe { libc::syscall(attempt.number.into(), a, b, c, 0, 0, 0) };
     if result < 0 { Errno::last_raw() } else { 0 }
 }

@@ -1,6 +1,7 @@
 //! The firewall's part of a launch: the host's networks, and the rules made from them.
 
 use std::ffi::OsString;
+use std::net::IpAddr;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
@@ -11,11 +12,12 @@ use nix::unistd::{getgid, getgroups, getuid};
 
 use super::RESOLV_CONF;
 use crate::dest::Allowed;
-use crate::dns::resolv::Resolv;
+use crate::dns::{self, resolv::Resolv};
 use crate::host::uplink::{self, Uplink};
-use crate::host::{Attached, Network, attached, names};
+use crate::host::{Network, attached, names};
 use crate::launch::{self, Netns};
-use crate::policy::{Policy, document, ruleset::Ruleset};
+use crate::policy::ruleset::{Dns, Shelf};
+use crate::policy::{Inputs, Policy, document};
 use crate::stage::{namespace, pasta};
 
 /// How long names of the allowlist may take to resolve.
@@ -25,10 +27,14 @@ pub struct Firewall {
     pub way: Way,
     pub policy: Policy,
     pub document: Nftables<'static>,
-    pub attached: Vec<Attached>,
-    pub allowed: Vec<Allowed>,
+    /// What the policy was made from.
+    pub inputs: Inputs,
+    /// The host's own addresses, which the sandbox has, too.
+    pub own: Vec<IpAddr>,
     pub uplink: Uplink,
     pub pasta: PathBuf,
+    /// getent, which resolves names as the host does.
+    pub getent: Option<PathBuf>,
     /// The host's resolvers.
     pub resolv: Resolv,
 }
@@ -52,32 +58,91 @@ impl Firewall {
     }
 }
 
+/// A policy and what it was made from.
+pub struct Decided {
+    pub network: Network,
+    /// The host's resolvers.
+    pub resolv: Resolv,
+    pub inputs: Inputs,
+    pub policy: Policy,
+}
+
+/// Reads of the host what the policy needs; names are looked up by `getent`.
+pub fn decide(
+    asked: &launch::Firewall,
+    shelf: &Shelf,
+    getent: Option<&Path>,
+    warnings: &mut Vec<String>,
+) -> Result<Decided> {
+    let ruleset = shelf.load(&asked.policy)?;
+    let network = Network::read().context("cannot read the host's networks")?;
+    let resolv = Resolv::read(Path::new(RESOLV_CONF));
+    let resolv = resolv.unwrap_or_else(|_| Resolv::parse("", |_| None));
+    let resolve = |entries| names::resolve(entries, getent, NAMES);
+    let (allowed, unresolved) = resolve(&asked.allow);
+    let unresolved = unresolved.into_iter();
+    warnings.extend(unresolved.map(|name| format!("allow entry {name}: starting without it")));
+    let (denied, unresolved) = resolve(&asked.deny);
+    let unresolved = unresolved.into_iter();
+    warnings.extend(unresolved.map(|name| format!("deny entry {name}: nothing is denied by it")));
+    let inputs = Inputs {
+        allowed,
+        denied,
+        attached: attached::attached(&network),
+        gateways: network.gateways(),
+        resolvers: resolv.reachable(),
+        ..Inputs::new(ruleset, asked)
+    };
+    Ok(Decided {
+        policy: Policy::build(&inputs),
+        network,
+        resolv,
+        inputs,
+    })
+}
+
 pub fn prepare(
     asked: &launch::Firewall,
+    shelf: &Shelf,
     pasta: PathBuf,
     getent: Option<PathBuf>,
     warnings: &mut Vec<String>,
 ) -> Result<Firewall> {
-    let ruleset = Ruleset::load(&asked.policy)?;
-    let network = Network::read().context("cannot read the host's networks")?;
-    let attached = attached::attached(&network);
-    let (allowed, unresolved) = names::resolve(&asked.allow, getent.as_deref(), NAMES);
-    warnings.extend(unresolved);
-    warnings.extend(of_no_use(&allowed, &network));
-    let policy = Policy::build(&ruleset, asked, &allowed, &attached);
-    let document = document::document(&policy);
+    let Decided {
+        network,
+        resolv,
+        inputs,
+        policy,
+    } = decide(asked, shelf, getent.as_deref(), warnings)?;
+    warnings.extend(of_no_use(&inputs.allowed, &network));
     warnings.extend(ping_excluded());
     Ok(Firewall {
         way: choose_way(asked.netns)?,
+        document: document::document(&policy),
         policy,
-        document,
-        attached,
-        allowed,
+        inputs,
+        getent,
+        own: network.addresses.iter().map(|a| a.addr.ip()).collect(),
         uplink: uplink::uplink(&network),
         pasta,
-        resolv: Resolv::read(Path::new(RESOLV_CONF))
-            .unwrap_or_else(|_| Resolv::parse("", |_| None)),
+        resolv,
     })
+}
+
+impl Firewall {
+    /// The sandbox's resolv.conf.
+    pub fn resolv_conf(&self) -> String {
+        match self.inputs.ruleset.dns {
+            Dns::All => self.resolv.for_sandbox(dns::ADDRESS),
+            // The C libraries then ask this machine, where nothing listens, and say so at once.
+            Dns::None => format!("# No names resolve: policy {}\n", self.policy.name),
+        }
+    }
+
+    /// Whether queries are relayed.
+    pub fn relays_dns(&self) -> bool {
+        self.inputs.ruleset.dns != Dns::None
+    }
 }
 
 /// pasta that makes the namespaces as root hangs (seen with those of 2023 and 2025), and its PID namespace needs a

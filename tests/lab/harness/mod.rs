@@ -3,6 +3,8 @@
 
 pub mod command;
 pub mod desk;
+pub mod http;
+pub mod live;
 pub mod messages_api;
 pub mod mounts;
 pub mod nameserver;
@@ -124,7 +126,7 @@ fn enter_lab(args: &[String]) -> anyhow::Result<ExitCode> {
 }
 
 /// What the lab is made of, with Debian's package of each.
-const TOOLS: [(&str, &str); 13] = [
+const TOOLS: [(&str, &str); 16] = [
     ("unshare", "util-linux"),
     ("nsenter", "util-linux"),
     ("setsid", "util-linux"),
@@ -136,6 +138,9 @@ const TOOLS: [(&str, &str); 13] = [
     ("pasta", "passt"),
     ("bwrap", "bubblewrap"),
     ("ssh-agent", "openssh-client"),
+    ("sshd", "openssh-server"),
+    ("gpg", "gpg"),
+    ("gpg-agent", "gpg-agent"),
     ("dbus-daemon", "dbus-daemon"),
     ("xdg-dbus-proxy", "xdg-dbus-proxy"),
 ];
