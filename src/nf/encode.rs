@@ -17,15 +17,10 @@ pub const BATCH_MAX: usize = 180_000;
 ///
 /// `Err` when the chains do not fit one batch (about 180 KB).
 pub fn encode(ruleset: &Ruleset) -> Result<Vec<Batch>> {
-    encode_after(ruleset, None)
-}
-
-/// The same, into an open batch of other messages.
-pub fn encode_after(ruleset: &Ruleset, open: Option<Open>) -> Result<Vec<Batch>> {
     let mut e = Encoder {
         table: &ruleset.table,
         done: Vec::new(),
-        open,
+        open: None,
         seq: 1,
     };
     messages::new_table(e.open(), &ruleset.table)?;

@@ -215,7 +215,7 @@ fn any_rule(random: &mut Random) -> Value {
                 op(random, meta("nfproto"), is.into())
             }
             2 => {
-                let is = ["tcp", "udp", "icmp", "ipv6-icmp"][random.below(4) as usize];
+                let is = ["tcp", "udp", "icmp", "igmp", "ipv6-icmp"][random.below(5) as usize];
                 op(random, meta("l4proto"), is.into())
             }
             3 => {
@@ -240,7 +240,8 @@ fn any_rule(random: &mut Random) -> Value {
                     "@ports".into()
                 };
                 let protocol = ["tcp", "udp"][random.below(2) as usize];
-                op(random, payload(protocol, "dport"), to)
+                let port = ["sport", "dport"][random.below(2) as usize];
+                op(random, payload(protocol, port), to)
             }
             7 => op(random, payload("tcp", "dport"), range(number, number + 9)),
             8 => {

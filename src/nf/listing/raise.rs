@@ -238,20 +238,20 @@ impl<'a> Raising<'a> {
             ((Base::Network, 7), true) => ("ip6", "hoplimit", Kind::Byte),
             ((Base::Network, 8), true) => ("ip6", "saddr", v6),
             ((Base::Network, 24), true) => ("ip6", "daddr", v6),
-            ((Base::Transport, 0), _) if transport == Some(IPPROTO_ICMP) => {
+            ((Base::Transport, 0), _) if len == 1 && transport == Some(IPPROTO_ICMP) => {
                 ("icmp", "type", Kind::IcmpType)
             }
-            ((Base::Transport, 0), _) if transport == Some(IPPROTO_ICMPV6) => {
+            ((Base::Transport, 0), _) if len == 1 && transport == Some(IPPROTO_ICMPV6) => {
                 ("icmpv6", "type", Kind::Icmpv6Type)
             }
-            ((Base::Transport, offset @ (0 | 2)), _) => {
+            ((Base::Transport, at @ (0 | 2)), _) if len == 2 => {
                 let protocol = match transport {
                     Some(IPPROTO_TCP) => "tcp",
                     Some(IPPROTO_UDP) => "udp",
                     _ => "th",
                 };
-                let port = if offset == 0 { "sport" } else { "dport" };
-                (protocol, port, Kind::Key(KeyType::InetService))
+                let name = if at == 0 { "sport" } else { "dport" };
+                (protocol, name, Kind::Key(KeyType::InetService))
             }
             ((base, offset), _) => bail!("{len} bytes at {base:?}+{offset}"),
         };
