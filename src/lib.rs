@@ -12,6 +12,7 @@ pub mod dest;
 pub mod dns;
 pub mod host;
 pub mod launch;
+pub mod live;
 pub mod nearest;
 pub mod netlink;
 pub mod nf;

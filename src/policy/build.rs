@@ -120,7 +120,7 @@ fn members(group: &Group, firewall: &Firewall, attached: &[Attached]) -> Nets {
 
 /// The /56 around an on-link global prefix that is longer. A single address (a tunnel's own, say) counts as itself, and
 /// so does a shorter prefix.
-fn site(net: IpNetwork) -> Option<IpNetwork> {
+pub(super) fn site(net: IpNetwork) -> Option<IpNetwork> {
     let IpNetwork::V6(net) = net else {
         return None;
     };

@@ -5,6 +5,7 @@ mod build;
 mod decide;
 pub mod document;
 pub mod embed;
+pub mod explain;
 pub mod merge;
 #[cfg(test)]
 mod naive;
@@ -20,6 +21,8 @@ pub use ruleset::Ruleset;
 
 /// The name of the nftables table, family `inet`.
 pub const TABLE: &str = "claudejail";
+/// The default rule where the table could not follow the host.
+pub const CLOSED: &str = "closed";
 
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Policy {
