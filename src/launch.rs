@@ -74,6 +74,8 @@ pub struct Firewall {
     /// A built-in ruleset's name, or a file (anything with a `/` or ending in `.toml`), absolute.
     pub policy: PolicyName,
     pub allow: Vec<Destination>,
+    /// Blocked even where an entry of `allow` or the policy lets through.
+    pub deny: Vec<Destination>,
     pub home: Vec<IpNetwork>,
     pub on_block: OnBlock,
     pub netns: Netns,
@@ -141,6 +143,7 @@ pub fn resolve(args: Vec<OsString>, env: &Environment, cwd: &Path) -> Result<Req
         None => Some(Firewall {
             policy: config.policy,
             allow: config.allow,
+            deny: config.deny,
             home: config.home,
             on_block: config.on_block,
             netns: config.netns,

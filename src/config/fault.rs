@@ -123,7 +123,7 @@ mod tests {
             ),
             (
                 "[firewall]\ndns = 1",
-                "2: there is no key firewall.dns; the keys of [firewall] are: enabled, policy, allow, home, on-block, netns",
+                "2: there is no key firewall.dns; the keys of [firewall] are: enabled, policy, allow, deny, home, on-block, netns",
             ),
             (
                 "[firewall]\nread = []",

@@ -25,6 +25,7 @@ pub struct Config {
     pub firewall_off: Option<PathBuf>,
     pub policy: PolicyName,
     pub allow: Vec<Destination>,
+    pub deny: Vec<Destination>,
     pub home: Vec<IpNetwork>,
     pub on_block: OnBlock,
     pub netns: Netns,
@@ -50,6 +51,7 @@ impl Default for Config {
             firewall_off: None,
             policy: PolicyName::BuiltIn(DEFAULT_POLICY.into()),
             allow: Vec::new(),
+            deny: Vec::new(),
             home: Vec::new(),
             on_block: OnBlock::Drop,
             netns: Netns::Auto,
@@ -124,6 +126,7 @@ impl Config {
             };
         }
         self.allow.extend(firewall.allow.into_iter().map(|d| d.0));
+        self.deny.extend(firewall.deny.into_iter().map(|d| d.0));
         self.home.extend(firewall.home.into_iter().map(|n| n.0.0));
         set(&mut self.on_block, firewall.on_block);
         set(&mut self.netns, firewall.netns);

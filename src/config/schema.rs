@@ -61,6 +61,7 @@ pub struct Firewall {
     pub enabled: Option<bool>,
     pub policy: Option<Checked<Policy>>,
     pub allow: Vec<Checked<Destination>>,
+    pub deny: Vec<Checked<Destination>>,
     pub home: Vec<Checked<Network>>,
     pub on_block: Option<OnBlock>,
     pub netns: Option<Netns>,
@@ -355,7 +356,9 @@ mod tests {
         assert_eq!([&["path"], &names[..]].concat(), project_keys());
         assert_eq!(
             sections()[0].1,
-            ["enabled", "policy", "allow", "home", "on-block", "netns"]
+            [
+                "enabled", "policy", "allow", "deny", "home", "on-block", "netns"
+            ]
         );
         assert!(sections().iter().all(|(_, keys)| !keys.is_empty()));
     }

@@ -158,6 +158,7 @@ fn later_files_win_and_lists_add_up() {
         firewall_off: Some(place.env.system_config.clone()),
         policy: PolicyName::BuiltIn("attached".into()),
         allow: vec!["10.0.0.1".parse().unwrap()],
+        deny: vec![],
         home: vec!["10.1.0.0/16".parse().unwrap()],
         on_block: OnBlock::Reject,
         netns: Netns::Pasta,
@@ -197,7 +198,7 @@ fn later_files_win_and_lists_add_up() {
     assert_eq!(place.load().unwrap(), both, "an empty file changes nothing");
 
     place.user(
-        "[firewall]\nenabled = true\npolicy = '/p/mine'\nallow = ['10.0.0.2']\nhome = ['10.2.0.0/16']\n\
+        "[firewall]\nenabled = true\npolicy = '/p/mine'\nallow = ['10.0.0.2']\ndeny = ['10.0.0.3:22']\nhome = ['10.2.0.0/16']\n\
          on-block = 'drop'\nnetns = 'auto'\n\
          [filesystem]\nwrite = ['~/c']\nread = ['~']\nnas = ''\n\
          [sandbox]\nseccomp = true\nnested = false\nssh = 'agent'\ngh = false\ngit-config = 'restore'\ncache = 'private'\nenv-clear = false\n[program]\ncommand = '~/bin/claude'\nargs = []\n",
@@ -206,6 +207,7 @@ fn later_files_win_and_lists_add_up() {
         firewall_off: None,
         policy: PolicyName::File("/p/mine".into()),
         allow: vec!["10.0.0.1".parse().unwrap(), "10.0.0.2".parse().unwrap()],
+        deny: vec!["10.0.0.3:22".parse().unwrap()],
         home: vec![
             "10.1.0.0/16".parse().unwrap(),
             "10.2.0.0/16".parse().unwrap(),

@@ -152,12 +152,13 @@ mod tests {
     use super::*;
     use crate::host::Address;
     use crate::launch::{Firewall, Netns, OnBlock, PolicyName};
-    use crate::policy::Ruleset;
+    use crate::policy::{Inputs, Ruleset};
 
     fn found(policy: &str, allow: &[&str]) -> Vec<Target> {
         let firewall = Firewall {
             policy: PolicyName::BuiltIn(policy.into()),
             allow: allow.iter().map(|a| a.parse().unwrap()).collect(),
+            deny: Vec::new(),
             home: Vec::new(),
             on_block: OnBlock::Drop,
             netns: Netns::Auto,
@@ -182,7 +183,11 @@ mod tests {
         let (allowed, _) =
             crate::host::names::resolve(&firewall.allow, None, std::time::Duration::from_secs(1));
         let ruleset = Ruleset::load(&firewall.policy).unwrap();
-        let policy = Policy::build(&ruleset, &firewall, &allowed, &attached);
+        let policy = Policy::build(&Inputs {
+            allowed,
+            attached: attached.to_vec(),
+            ..Inputs::new(ruleset, &firewall)
+        });
         targets(&policy, &network, &attached)
     }
 

@@ -15,7 +15,7 @@ use super::battery::{Desk, Facts, routes};
 use super::destinations;
 use crate::host::{Network, attached, names};
 use crate::launch::{self, Environment, Firewall, Netns, OnBlock, PolicyName, Request};
-use crate::policy::{Policy, Ruleset};
+use crate::policy::{Inputs, Policy, Ruleset};
 
 const NAMES: Duration = Duration::from_secs(5);
 /// Those that the sandbox never shares, and the network's.
@@ -38,19 +38,20 @@ pub fn read(options: &[OsString], program: &Path, desk: Desk) -> Result<Facts> {
     let firewall = launch.firewall.unwrap_or(Firewall {
         policy: PolicyName::BuiltIn("home-lan".into()),
         allow: Vec::new(),
+        deny: Vec::new(),
         home: Vec::new(),
         on_block: OnBlock::Drop,
         netns: Netns::Auto,
     });
     let network = Network::read().context("cannot read the host's networks")?;
     let attached = attached::attached(&network);
-    let (allowed, _) = names::resolve(&firewall.allow, Some(Path::new("/usr/bin/getent")), NAMES);
-    let policy = Policy::build(
-        &Ruleset::load(&firewall.policy)?,
-        &firewall,
-        &allowed,
-        &attached,
-    );
+    let getent = Some(Path::new("/usr/bin/getent"));
+    let policy = Policy::build(&Inputs {
+        allowed: names::resolve(&firewall.allow, getent, NAMES).0,
+        denied: names::resolve(&firewall.deny, getent, NAMES).0,
+        attached: attached.clone(),
+        ..Inputs::new(Ruleset::load(&firewall.policy)?, &firewall)
+    });
     let mut namespaces = BTreeMap::new();
     for kind in NAMESPACES {
         let path = format!("/proc/self/ns/{kind}");

@@ -35,6 +35,7 @@ fn default_launch() -> Launch {
         firewall: Some(Firewall {
             policy: PolicyName::BuiltIn("home-lan".into()),
             allow: vec![],
+            deny: vec![],
             home: vec![],
             on_block: OnBlock::Drop,
             netns: Netns::Auto,

@@ -22,10 +22,15 @@ const BATCH_MAX: usize = 180_000;
 ///
 /// `Err` when the chains do not fit one batch (about 180 KB).
 pub fn encode(ruleset: &Ruleset) -> Result<Vec<Batch>> {
+    encode_after(ruleset, None)
+}
+
+/// The same, into an open batch of other messages.
+pub fn encode_after(ruleset: &Ruleset, open: Option<Open>) -> Result<Vec<Batch>> {
     let mut e = Encoder {
         ruleset,
         done: Vec::new(),
-        open: None,
+        open,
         seq: 1,
     };
     e.message(

@@ -19,6 +19,7 @@ mod rule;
 mod ruleset;
 mod talk;
 pub(crate) mod uapi;
+mod update;
 mod value;
 mod verify;
 
@@ -30,4 +31,5 @@ pub use ruleset::{
     Base, BaseChain, Chain, CmpOp, Expr, Hook, Interval, KeyType, MetaKey, Reject, Rule, Ruleset,
     Set, Verdict,
 };
+pub use update::update;
 pub use verify::{only_table, verify};

@@ -8,29 +8,50 @@ use super::ruleset::{Group, Ruleset, Source};
 use super::{Embedded, Match, Nets, Policy, Rule, Verdict};
 use crate::dest::{Allowed, Proto, Service};
 use crate::host::Attached;
-use crate::launch::Firewall;
+use crate::launch::{Firewall, OnBlock};
 
 /// Global unicast addresses (RFC 4291 2.4, IANA's IPv6 address space registry).
 const GLOBAL_UNICAST: u16 = 0x2000;
 /// The prefix that a provider delegates to a home (RFC 6177).
 const SITE: u8 = 56;
+/// The rule that stands for a ruleset which cannot be applied.
+pub const CLOSED: &str = "closed";
+
+/// What a policy is made from.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Inputs {
+    pub ruleset: Ruleset,
+    /// Further networks to treat as home.
+    pub home: Vec<IpNetwork>,
+    pub on_block: OnBlock,
+    pub allowed: Vec<Allowed>,
+    /// Checked before `allowed`.
+    pub denied: Vec<Allowed>,
+    pub attached: Vec<Attached>,
+}
+
+impl Inputs {
+    /// Nothing allowed, denied or attached yet: whoever builds on this knows which of these entries resolved.
+    pub fn new(ruleset: Ruleset, asked: &Firewall) -> Self {
+        Self {
+            ruleset,
+            home: asked.home.clone(),
+            on_block: asked.on_block,
+            allowed: Vec::new(),
+            denied: Vec::new(),
+            attached: Vec::new(),
+        }
+    }
+}
 
 impl Policy {
-    /// The rules in order: loopback, neighbour discovery, the allowlist, the ruleset's blocked groups, its default.
-    /// Entries and groups without an address give no rule.
-    pub fn build(
-        ruleset: &Ruleset,
-        firewall: &Firewall,
-        allowed: &[Allowed],
-        attached: &[Attached],
-    ) -> Policy {
-        let mut rules = vec![
-            accept("loopback", Match::Loopback),
-            accept("neighbour discovery", Match::NeighbourDiscovery),
-        ];
-        rules.extend(allow_rules(allowed));
+    /// The rules in order: loopback, neighbour discovery, what is denied, the allowlist, the ruleset's blocked groups,
+    /// its default. Entries and groups without an address give no rule.
+    pub fn build(inputs: &Inputs) -> Policy {
+        let ruleset = &inputs.ruleset;
+        let mut rules = entry_rules(inputs);
         for group in &ruleset.block {
-            let nets = members(group, firewall, attached);
+            let nets = members(group, inputs);
             if !nets.is_empty() {
                 rules.push(Rule {
                     name: group.name.clone(),
@@ -55,9 +76,36 @@ impl Policy {
         Policy {
             name: ruleset.name.clone(),
             rules,
-            on_block: firewall.on_block,
+            on_block: inputs.on_block,
         }
     }
+
+    /// The same while the host's networks are not known: what is neither loopback, neighbour discovery nor allowed is
+    /// blocked, by one rule `closed`.
+    pub fn closed(inputs: &Inputs) -> Policy {
+        let mut rules = entry_rules(inputs);
+        rules.push(Rule {
+            name: CLOSED.into(),
+            matches: Match::Any,
+            verdict: Verdict::Block,
+        });
+        Policy {
+            name: inputs.ruleset.name.clone(),
+            rules,
+            on_block: inputs.on_block,
+        }
+    }
+}
+
+/// The rules that no ruleset decides about.
+fn entry_rules(inputs: &Inputs) -> Vec<Rule> {
+    let mut rules = vec![
+        accept("loopback", Match::Loopback),
+        accept("neighbour discovery", Match::NeighbourDiscovery),
+    ];
+    rules.extend(listed("deny", &inputs.denied, Verdict::Block));
+    rules.extend(listed("allow", &inputs.allowed, Verdict::Accept));
+    rules
 }
 
 fn accept(name: &str, matches: Match) -> Rule {
@@ -69,11 +117,17 @@ fn accept(name: &str, matches: Match) -> Rule {
 }
 
 /// One rule for every entry without a service, then one for each distinct service, in the order of the entries.
-fn allow_rules(allowed: &[Allowed]) -> Vec<Rule> {
+///
+/// What is denied is denied by every address that stands for it; what is allowed only as it is written.
+fn listed(word: &str, entries: &[Allowed], verdict: Verdict) -> Vec<Rule> {
+    let embedded = match verdict {
+        Verdict::Accept => Embedded::No,
+        Verdict::Block => Embedded::Yes,
+    };
     let mut services: Vec<Option<Service>> = vec![None];
     let mut nets: Vec<Vec<IpNetwork>> = vec![Vec::new()];
     let mut index = std::collections::HashMap::from([(None, 0)]);
-    for entry in allowed {
+    for entry in entries {
         let service = entry.entry.service;
         let at = *index.entry(service).or_insert_with(|| {
             services.push(service);
@@ -82,14 +136,14 @@ fn allow_rules(allowed: &[Allowed]) -> Vec<Rule> {
         });
         nets[at].extend(&entry.addresses);
     }
-    let rules = services.into_iter().zip(nets).map(|(service, nets)| {
-        let name = service.map_or("allow".into(), |s| format!("allow {}", service_words(s)));
-        let matches = Match::To {
+    let rules = services.into_iter().zip(nets).map(|(service, nets)| Rule {
+        name: service.map_or(word.into(), |s| format!("{word} {}", service_words(s))),
+        matches: Match::To {
             nets: nets.into_iter().collect(),
             service,
-            embedded: Embedded::No,
-        };
-        accept(&name, matches)
+            embedded,
+        },
+        verdict,
     });
     rules
         .filter(|rule| matches!(&rule.matches, Match::To { nets, .. } if !nets.is_empty()))
@@ -109,10 +163,11 @@ pub(super) fn service_words(service: Service) -> String {
     }
 }
 
-fn members(group: &Group, firewall: &Firewall, attached: &[Attached]) -> Nets {
+fn members(group: &Group, inputs: &Inputs) -> Nets {
+    let attached = &inputs.attached;
     match &group.source {
         Source::Attached => attached.iter().map(|a| a.net).collect(),
-        Source::Home => firewall.home.iter().copied().collect(),
+        Source::Home => inputs.home.iter().copied().collect(),
         Source::Prefix => attached.iter().filter_map(|a| site(a.net)).collect(),
         Source::Listed(nets) => nets.iter().copied().collect(),
     }

@@ -8,9 +8,9 @@ use anyhow::{Result, bail, ensure};
 use ipnetwork::IpNetwork;
 use serde::{Deserialize, Serialize};
 
-use super::build::{service_words, site};
+use super::build::{CLOSED, Inputs, service_words, site};
 use super::embed::stands_for;
-use super::ruleset::{Ruleset, Source};
+use super::ruleset::Source;
 use super::words::verdict_word;
 use super::{Match, Nets, Policy, Rule, Verdict};
 use crate::dest::{Allowed, Destination, Proto, Service, Target};
@@ -128,21 +128,15 @@ impl Explained {
     }
 }
 
-/// What a policy was built from.
-#[derive(Debug, Clone, Copy)]
-pub struct Grounds<'a> {
-    pub ruleset: &'a Ruleset,
-    /// `[firewall] home`.
-    pub home: &'a [IpNetwork],
-    pub allowed: &'a [Allowed],
-    pub denied: &'a [Allowed],
-    pub attached: &'a [Attached],
-    /// The addresses of the sandbox's own interface.
-    pub own: &'a [IpAddr],
-}
-
-/// The verdict of `policy` on `address`, and why.
-pub fn explain(policy: &Policy, grounds: &Grounds<'_>, address: IpAddr, about: About) -> Explained {
+/// The verdict of `policy`, which is made from `inputs`, on `address`, and why. `own` are the addresses of the sandbox's
+/// interface.
+pub fn explain(
+    policy: &Policy,
+    inputs: &Inputs,
+    own: &[IpAddr],
+    address: IpAddr,
+    about: About,
+) -> Explained {
     let dest = Question {
         target: address.into(),
         about,
@@ -153,7 +147,7 @@ pub fn explain(policy: &Policy, grounds: &Grounds<'_>, address: IpAddr, about: A
         rule: rule.into(),
         because,
     };
-    if address.is_loopback() || grounds.own.contains(&address) {
+    if address.is_loopback() || own.contains(&address) {
         let because = "the address is the sandbox's own, and no service of the host is behind it";
         return answer(Verdict::Accept, "loopback", because.into());
     }
@@ -162,7 +156,7 @@ pub fn explain(policy: &Policy, grounds: &Grounds<'_>, address: IpAddr, about: A
         About::All | About::Icmp => None,
     };
     let (verdict, rule) = policy.decide(address, service);
-    let mut because = because(rule, grounds, address);
+    let mut because = because(rule, inputs, address);
     if about == About::All {
         because += &besides(policy, rule, address);
     }
@@ -199,8 +193,8 @@ fn besides(policy: &Policy, decides: &Rule, address: IpAddr) -> String {
     }
 }
 
-fn because(rule: &Rule, grounds: &Grounds<'_>, address: IpAddr) -> String {
-    let ruleset = &grounds.ruleset.name;
+fn because(rule: &Rule, inputs: &Inputs, address: IpAddr) -> String {
+    let ruleset = &inputs.ruleset.name;
     let Match::To { service, .. } = rule.matches else {
         return match rule.verdict {
             Verdict::Accept => {
@@ -208,7 +202,7 @@ fn because(rule: &Rule, grounds: &Grounds<'_>, address: IpAddr) -> String {
                     "no rule before it blocks the address, and ruleset {ruleset} lets through what is left"
                 )
             }
-            Verdict::Block if rule.name == super::CLOSED => {
+            Verdict::Block if rule.name == CLOSED => {
                 "the firewall could not follow the host's network, and is closed until it can"
                     .into()
             }
@@ -218,13 +212,13 @@ fn because(rule: &Rule, grounds: &Grounds<'_>, address: IpAddr) -> String {
         };
     };
     let (entries, kind) = match rule.verdict {
-        Verdict::Accept => (grounds.allowed, "allow"),
-        Verdict::Block => (grounds.denied, "deny"),
+        Verdict::Accept => (&inputs.allowed, "allow"),
+        Verdict::Block => (&inputs.denied, "deny"),
     };
     if rule.verdict == Verdict::Accept || rule.name.split(' ').next() == Some(kind) {
         return by_entry(entries, kind, service, address);
     }
-    let (because, stands) = by_group(rule, grounds, address);
+    let (because, stands) = by_group(rule, inputs, address);
     match stands {
         true => format!("the address stands for an IPv4 address, and {because}"),
         false => because,
@@ -246,18 +240,18 @@ fn by_entry(entries: &[Allowed], kind: &str, service: Option<Service>, address: 
 }
 
 /// In words, and whether it is about an IPv4 address that the address stands for.
-fn by_group(rule: &Rule, grounds: &Grounds<'_>, address: IpAddr) -> (String, bool) {
-    let group = grounds.ruleset.block.iter().find(|g| g.name == rule.name);
-    let ruleset = &grounds.ruleset.name;
+fn by_group(rule: &Rule, inputs: &Inputs, address: IpAddr) -> (String, bool) {
+    let group = inputs.ruleset.block.iter().find(|g| g.name == rule.name);
+    let ruleset = &inputs.ruleset.name;
     let words = |a: &Attached| format!("{} ({})", a.device, a.source);
     let found = match group.map(|group| &group.source) {
         Some(Source::Attached) => {
-            let nets = grounds.attached.iter().map(|a| (a.net, a));
+            let nets = inputs.attached.iter().map(|a| (a.net, a));
             holding(nets, address)
                 .map(|(net, a, stands)| (format!("{net} is attached to {}", words(a)), stands))
         }
         Some(Source::Prefix) => {
-            let nets = grounds
+            let nets = inputs
                 .attached
                 .iter()
                 .filter_map(|a| Some((site(a.net)?, a)));
@@ -267,7 +261,7 @@ fn by_group(rule: &Rule, grounds: &Grounds<'_>, address: IpAddr) -> (String, boo
             })
         }
         Some(Source::Home) => {
-            let nets = grounds.home.iter().map(|net| (*net, ()));
+            let nets = inputs.home.iter().map(|net| (*net, ()));
             holding(nets, address).map(|(net, (), stands)| {
                 (
                     format!("{net} is a home network of the configuration"),

@@ -15,14 +15,13 @@ pub mod words;
 use crate::dest::Service;
 use crate::launch::OnBlock;
 
+pub use build::{CLOSED, Inputs};
 pub use document::document;
 pub use merge::Nets;
 pub use ruleset::Ruleset;
 
 /// The name of the nftables table, family `inet`.
 pub const TABLE: &str = "claudejail";
-/// The default rule where the table could not follow the host.
-pub const CLOSED: &str = "closed";
 
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Policy {
@@ -35,7 +34,7 @@ pub struct Policy {
 
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Rule {
-    /// Short and unique in the policy: `loopback`, `allow`, `allow tcp 445`, `attached`, `private`, `internet`.
+    /// Short and unique in the policy: `loopback`, `deny`, `allow tcp 445`, `attached`, `private`, `internet`.
     pub name: String,
     pub matches: Match,
     pub verdict: Verdict,

@@ -5,7 +5,7 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
 use ipnetwork::{IpNetwork, Ipv4Network, Ipv6Network};
 
-use super::{Policy, Ruleset, Verdict};
+use super::{Inputs, Policy, Ruleset, Verdict};
 use crate::dest::{Allowed, Destination, Proto, Service, Target};
 use crate::host::Attached;
 use crate::launch::{Firewall, Netns, OnBlock, PolicyName};
@@ -136,42 +136,48 @@ fn blocked(nets: &[IpNetwork], dst: IpAddr) -> bool {
     plain || formed || translated
 }
 
-/// What the user means, from the ruleset's words alone.
-fn naive(
-    name: &str,
-    home: &[IpNetwork],
+/// What the user's own entries say.
+fn naive_entries(
+    denied: &[Allowed],
     allowed: &[Allowed],
-    attached: &[Attached],
     dst: IpAddr,
     asked: Option<(Proto, u16)>,
-) -> (Verdict, String) {
-    let entry = |a: &&Allowed| {
-        a.addresses.iter().any(|n| n.contains(dst))
-            && match (a.entry.service, asked) {
-                (None, _) => true,
-                (Some(s), Some((proto, port))) => {
-                    s.proto == proto && s.first <= port && port <= s.last
-                }
-                (Some(_), None) => false,
-            }
+) -> Option<(Verdict, String)> {
+    // The networks of one rule together: what stands for an IPv4 address is asked of all of them.
+    let deny = |nets: &[IpNetwork]| blocked(nets, dst);
+    let allow = |nets: &[IpNetwork]| nets.iter().any(|n| n.contains(dst));
+    naive_list("deny", denied, asked, deny)
+        .map(|name| (Verdict::Block, name))
+        .or_else(|| {
+            let name = naive_list("allow", allowed, asked, allow)?;
+            Some((Verdict::Accept, name))
+        })
+}
+
+fn naive_list(
+    word: &str,
+    entries: &[Allowed],
+    asked: Option<(Proto, u16)>,
+    holds: impl Fn(&[IpNetwork]) -> bool,
+) -> Option<String> {
+    let of = |service: Option<Service>| -> Vec<IpNetwork> {
+        let same = entries.iter().filter(|e| e.entry.service == service);
+        same.flat_map(|e| e.addresses.clone()).collect()
     };
-    if allowed
-        .iter()
-        .any(|a| a.entry.service.is_none() && entry(&a))
-    {
-        return (Verdict::Accept, "allow".into());
+    if holds(&of(None)) {
+        return Some(word.into());
     }
     // Services in the order in which they are first named, whether or not that entry is the one.
-    for named in allowed {
-        let same = |a: &&Allowed| a.entry.service == named.entry.service;
-        let Some(service) = named.entry.service else {
-            continue;
-        };
-        if allowed.iter().filter(same).any(|a| entry(&a)) {
-            let words = super::build::service_words(service);
-            return (Verdict::Accept, format!("allow {words}"));
-        }
-    }
+    let services = entries.iter().filter_map(|e| e.entry.service);
+    let mut serving = services.filter(|s| {
+        asked.is_some_and(|(proto, port)| s.proto == proto && s.first <= port && port <= s.last)
+    });
+    let service = serving.find(|s| holds(&of(Some(*s))))?;
+    Some(format!("{word} {}", super::build::service_words(service)))
+}
+
+/// What the user means, from the ruleset's words alone.
+fn naive(name: &str, home: &[IpNetwork], attached: &[Attached], dst: IpAddr) -> (Verdict, String) {
     let attached: Vec<IpNetwork> = attached.iter().map(|a| a.net).collect();
     let prefix: Vec<IpNetwork> = attached
         .iter()
@@ -224,34 +230,63 @@ fn decide_agrees_with_a_naive_evaluation() {
                 source: String::new(),
             })
             .collect();
-        let allowed: Vec<Allowed> = (0..count)
-            .map(|_| Allowed {
-                entry: Destination {
-                    target: Target::Name("x".into()),
-                    service: random.service(),
-                },
-                addresses: (0..random.below(4)).map(|_| random.net()).collect(),
-            })
-            .collect();
+        let entries = |random: &mut Random, count| -> Vec<Allowed> {
+            (0..count)
+                .map(|_| Allowed {
+                    entry: Destination {
+                        target: Target::Name("x".into()),
+                        service: random.service(),
+                    },
+                    addresses: (0..random.below(4)).map(|_| random.net()).collect(),
+                })
+                .collect()
+        };
+        let allowed = entries(&mut random, count);
+        let count = random.below(4) as usize;
+        let denied = entries(&mut random, count);
         let firewall = Firewall {
             policy: PolicyName::BuiltIn(name.into()),
             allow: vec![],
+            deny: vec![],
             home: home.clone(),
             on_block: OnBlock::Drop,
             netns: Netns::Auto,
         };
         let ruleset = Ruleset::load(&firewall.policy).unwrap();
-        let policy = Policy::build(&ruleset, &firewall, &allowed, &attached);
+        let inputs = Inputs {
+            allowed,
+            denied,
+            attached,
+            ..Inputs::new(ruleset, &firewall)
+        };
+        let policy = Policy::build(&inputs);
+        let closed = Policy::closed(&inputs);
+        let Inputs {
+            allowed,
+            denied,
+            attached,
+            ..
+        } = inputs;
         let own = home.iter().copied().chain(attached.iter().map(|a| a.net));
         let own: Vec<IpNetwork> = own
-            .chain(allowed.iter().flat_map(|a| a.addresses.clone()))
+            .chain(
+                allowed
+                    .iter()
+                    .chain(&denied)
+                    .flat_map(|a| a.addresses.clone()),
+            )
             .collect();
         for _ in 0..200 {
             let dst = random.near(&own);
             let proto = [Proto::Tcp, Proto::Udp][random.below(2) as usize];
             let asked = (random.below(3) > 0).then(|| (proto, random.below(10) as u16));
             let (verdict, rule) = policy.decide(dst, asked);
-            let meant = naive(name, &home, &allowed, &attached, dst, asked);
+            let entries = naive_entries(&denied, &allowed, dst, asked);
+            let group = || naive(name, &home, &attached, dst);
+            let meant = entries.clone().unwrap_or_else(group);
+            let (verdict_closed, rule_closed) = closed.decide(dst, asked);
+            let meant_closed = entries.unwrap_or((Verdict::Block, "closed".into()));
+            assert_eq!((verdict_closed, rule_closed.name.clone()), meant_closed);
             assert_eq!(
                 (verdict, rule.name.clone()),
                 meant,
@@ -261,6 +296,8 @@ fn decide_agrees_with_a_naive_evaluation() {
         }
     }
     for name in [
+        "deny",
+        "deny tcp 1-3",
         "allow",
         "allow tcp 1",
         "allow udp 2-3",
@@ -282,12 +319,13 @@ fn the_order_of_rules() {
     let firewall = Firewall {
         policy: PolicyName::BuiltIn("home-lan".into()),
         allow: vec![],
+        deny: vec![],
         home: vec![],
         on_block: OnBlock::Drop,
         netns: Netns::Auto,
     };
     let ruleset = Ruleset::load(&firewall.policy).unwrap();
-    let policy = Policy::build(&ruleset, &firewall, &[], &[]);
+    let policy = Policy::build(&Inputs::new(ruleset, &firewall));
     let names: Vec<&str> = policy.rules.iter().map(|r| r.name.as_str()).collect();
     assert_eq!(
         names.join(", "),

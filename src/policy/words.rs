@@ -187,7 +187,7 @@ mod tests {
     use crate::dest::{Destination, Target};
     use crate::dest::{Proto, Service};
     use crate::launch::{Firewall, Netns, PolicyName};
-    use crate::policy::Ruleset;
+    use crate::policy::{Inputs, Ruleset};
 
     fn allowed() -> Vec<Allowed> {
         let entry = |target, service, addresses: &[&str]| Allowed {
@@ -229,6 +229,7 @@ mod tests {
         let firewall = Firewall {
             policy: name.clone(),
             allow: vec![],
+            deny: vec![],
             home: [
                 "10.1.0.0",
                 "10.3.0.0",
@@ -243,7 +244,11 @@ mod tests {
             netns: Netns::Auto,
         };
         let ruleset = Ruleset::load(&name).unwrap();
-        Policy::build(&ruleset, &firewall, &allowed(), &attached())
+        Policy::build(&Inputs {
+            allowed: allowed(),
+            attached: attached(),
+            ..Inputs::new(ruleset, &firewall)
+        })
     }
 
     #[test]

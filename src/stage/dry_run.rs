@@ -20,6 +20,7 @@ struct View<'a> {
     policy: Option<&'a str>,
     attached: Vec<AttachedView>,
     allow: Vec<AllowedView>,
+    deny: Vec<AllowedView>,
     dns: Vec<String>,
     rules: Vec<RuleView>,
     ruleset: Option<&'a nftables::schema::Nftables<'static>>,
@@ -55,12 +56,17 @@ pub fn text(prepared: &Prepared, around: &Surroundings, json: bool) -> Result<St
         section(
             &mut out,
             "Attached networks",
-            &words::attached_table(&firewall.attached),
+            &words::attached_table(&firewall.inputs.attached),
         );
         section(
             &mut out,
             "Allow entries",
-            &words::allowed_table(&firewall.allowed),
+            &words::allowed_table(&firewall.inputs.allowed),
+        );
+        section(
+            &mut out,
+            "Deny entries",
+            &words::allowed_table(&firewall.inputs.denied),
         );
         section(
             &mut out,
@@ -119,10 +125,13 @@ fn view<'a>(prepared: &'a Prepared, around: &Surroundings) -> View<'a> {
         firewall: firewall.is_some(),
         policy: firewall.map(|f| f.policy.name.as_str()),
         attached: firewall
-            .map(|f| words::attached_views(&f.attached))
+            .map(|f| words::attached_views(&f.inputs.attached))
             .unwrap_or_default(),
         allow: firewall
-            .map(|f| words::allowed_views(&f.allowed))
+            .map(|f| words::allowed_views(&f.inputs.allowed))
+            .unwrap_or_default(),
+        deny: firewall
+            .map(|f| words::allowed_views(&f.inputs.denied))
             .unwrap_or_default(),
         dns: firewall
             .map(|f| f.resolv.servers.iter().map(ToString::to_string).collect())

@@ -16,10 +16,10 @@ use crate::config::directories::Directories;
 use crate::dest::Allowed;
 use crate::dns::{self, resolv::Resolv};
 use crate::host::uplink::{self, Uplink};
-use crate::host::{Attached, Network, attached, names};
+use crate::host::{Network, attached, names};
 use crate::launch::files::{Cache, GitConfig};
 use crate::launch::{self, Dbus, Launch, Netns, Program};
-use crate::policy::{Policy, document, ruleset::Ruleset, words};
+use crate::policy::{Inputs, Policy, document, ruleset::Ruleset, words};
 use crate::sandbox::binds::{self, BASHRC, CLAUDE_STATE, Facts, INIT};
 use crate::sandbox::git::Git;
 use crate::sandbox::layout::{Bound, resolve};
@@ -78,10 +78,12 @@ pub struct Firewall {
     pub way: Way,
     pub policy: Policy,
     pub document: Nftables<'static>,
-    pub attached: Vec<Attached>,
-    pub allowed: Vec<Allowed>,
+    /// What the policy was made from.
+    pub inputs: Inputs,
     pub uplink: Uplink,
     pub pasta: PathBuf,
+    /// getent, which resolves names as the host does.
+    pub getent: Option<PathBuf>,
     /// The host's resolvers.
     pub resolv: Resolv,
 }
@@ -373,18 +375,29 @@ fn prepare_firewall(
     let ruleset = Ruleset::load(&asked.policy)?;
     let network = Network::read().context("cannot read the host's networks")?;
     let attached = attached::attached(&network);
-    let (allowed, unresolved) = names::resolve(&asked.allow, getent.as_deref(), NAMES);
-    warnings.extend(unresolved);
+    let resolve = |entries| names::resolve(entries, getent.as_deref(), NAMES);
+    let (allowed, unresolved) = resolve(&asked.allow);
+    let unresolved = unresolved.into_iter();
+    warnings.extend(unresolved.map(|name| format!("allow entry {name}: starting without it")));
     warnings.extend(of_no_use(&allowed, &network));
-    let policy = Policy::build(&ruleset, asked, &allowed, &attached);
+    let (denied, unresolved) = resolve(&asked.deny);
+    let unresolved = unresolved.into_iter();
+    warnings.extend(unresolved.map(|name| format!("deny entry {name}: nothing is denied by it")));
+    let inputs = Inputs {
+        allowed,
+        denied,
+        attached,
+        ..Inputs::new(ruleset, asked)
+    };
+    let policy = Policy::build(&inputs);
     let document = document::document(&policy);
     warnings.extend(ping_excluded());
     Ok(Firewall {
         way: choose_way(asked.netns)?,
         policy,
         document,
-        attached,
-        allowed,
+        inputs,
+        getent,
         uplink: uplink::uplink(&network),
         pasta,
         resolv: Resolv::read(Path::new(RESOLV_CONF))

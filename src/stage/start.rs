@@ -25,6 +25,7 @@ use super::watching::Watching;
 use super::wire::{Channel, Received};
 use super::{dbus_proxy, gh, pasta, say, signals, system};
 use crate::dns::relay::Relay;
+use crate::live::{Keeper, Live};
 use crate::netlink::Netlink;
 use crate::nf;
 use crate::sandbox::session::BROWSER_TEXT;
@@ -71,8 +72,8 @@ pub struct Running {
     pub ssh_agents: Vec<PathBuf>,
     pub ssh_relays: Vec<ssh_agent::relay::Relay>,
     pub bus: Option<dbus_proxy::Running>,
-    /// The netfilter socket of the sandbox's network namespace.
-    pub netlink: Option<Netlink>,
+    /// What keeps the firewall, where there is one.
+    pub live: Option<Live>,
     pub log: Log,
     /// Until when the program has to run; `None` once it does.
     pub start_by: Option<Instant>,
@@ -102,7 +103,7 @@ pub fn start(prepared: &Prepared, around: &Surroundings) -> Result<Running> {
             ssh_agents: prepared.session.ssh_agents.clone(),
             ssh_relays: Vec::new(),
             bus: None,
-            netlink: None,
+            live: None,
             log: Log::new()?,
             start_by: Some(Instant::now() + LIMIT),
             watching: Watching::start(prepared),
@@ -237,7 +238,9 @@ impl Starting {
         nf::verify(&netlink, &meant)
             .context("the firewall read back is not the one that was meant")?;
         nf::only_table(&netlink, &meant)?;
-        self.running.netlink = Some(netlink);
+        let (inputs, policy) = (firewall.inputs.clone(), firewall.policy.clone());
+        let keeper = Keeper::new(netlink, inputs, policy, meant);
+        self.running.live = Some(Live::new(keeper));
         if let (Some(udp), Some(tcp)) = (fds.next(), fds.next()) {
             let relay = Relay::new(udp.into(), tcp.into(), "/etc/resolv.conf".into());
             self.running.relay = Some(relay.context("cannot start the DNS relay")?);

@@ -16,6 +16,7 @@ use super::prepare::Prepared;
 use super::start::{LIMIT, Running};
 use super::wire::Received;
 use super::{EXIT_CANNOT_EXECUTE, EXIT_NOT_FOUND, signals};
+use crate::live::Live;
 use crate::ssh_agent::relay::Relay;
 
 /// How long the program has to end itself after SIGTERM or SIGHUP.
@@ -155,9 +156,11 @@ fn signalled(
 
 /// Sleeps until something happens, and lets the relay work.
 fn wait(running: &mut Running, until: Option<Instant>) -> Result<()> {
-    let deadline = running.relay.as_ref().and_then(|relay| relay.deadline());
+    let relay = running.relay.as_ref().and_then(|relay| relay.deadline());
+    let live = running.live.as_ref().filter(|_| running.start_by.is_none());
     let deadline = [
-        deadline,
+        relay,
+        live.and_then(Live::deadline),
         until,
         running.start_by,
         running.watching.deadline(),
@@ -190,8 +193,9 @@ fn wait(running: &mut Running, until: Option<Instant>) -> Result<()> {
         .ssh_relays
         .iter()
         .flat_map(|relay| relay.interests());
+    let live = live.into_iter().flat_map(Live::interests);
     fds.extend(
-        relay
+        live.chain(relay)
             .chain(agent)
             .map(|(fd, events)| PollFd::new(fd, events)),
     );
@@ -204,6 +208,12 @@ fn wait(running: &mut Running, until: Option<Instant>) -> Result<()> {
         .filter(|fd| fd.any().unwrap_or(false))
         .map(|fd| fd.as_fd().as_raw_fd())
         .collect();
+    // First: a new network is to be blocked at once.
+    if let Some(live) = running.live.as_mut().filter(|_| started) {
+        let now = Instant::now();
+        ready.iter().try_for_each(|fd| live.ready(*fd, now))?;
+        live.tick(now)?;
+    }
     for relay in &mut running.ssh_relays {
         ready.iter().for_each(|fd| relay.ready(*fd));
     }
@@ -239,6 +249,9 @@ fn from_init(running: &mut Running, prepared: &Prepared) -> Result<Option<End>> 
             Received::Message(FromInit::Started, _) => {
                 running.start_by = None;
                 running.watching.started(prepared.claude_json.as_ref());
+                if let Some(live) = &mut running.live {
+                    live.started(Instant::now())?;
+                }
                 if let Some(bus) = &running.bus {
                     bus.hide();
                 }

@@ -6,7 +6,7 @@ use claude_isolated::dest::{Allowed, Destination, Proto, Service, Target};
 use claude_isolated::host::Attached;
 use claude_isolated::launch::{Firewall, Netns, OnBlock, PolicyName};
 use claude_isolated::policy::merge::{Family, number};
-use claude_isolated::policy::{Match, Policy, Ruleset};
+use claude_isolated::policy::{Inputs, Match, Policy, Ruleset};
 
 /// A small deterministic generator (SplitMix64, Steele and others 2014).
 pub struct Random(pub u64);
@@ -53,6 +53,7 @@ fn firewall(home: &[&str], on_block: OnBlock) -> Firewall {
     Firewall {
         policy: PolicyName::BuiltIn("home-lan".into()),
         allow: vec![],
+        deny: vec![],
         home: home.iter().map(|n| n.parse().unwrap()).collect(),
         on_block,
         netns: Netns::Auto,
@@ -70,7 +71,15 @@ pub fn build(name: &str, allow: &[Allowed], home: &[&str], on_block: OnBlock) ->
         "2001:db8:0:1100::/64",
         "fe80::/64",
     ]);
-    Policy::build(&ruleset, &firewall(home, on_block), allow, &attached)
+    Policy::build(&Inputs {
+        allowed: allow.to_vec(),
+        attached,
+        ..inputs(&ruleset, home, on_block)
+    })
+}
+
+fn inputs(ruleset: &Ruleset, home: &[&str], on_block: OnBlock) -> Inputs {
+    Inputs::new(ruleset.clone(), &firewall(home, on_block))
 }
 
 pub fn samples() -> Vec<(&'static str, Policy)> {
@@ -86,10 +95,24 @@ pub fn samples() -> Vec<(&'static str, Policy)> {
         allowed("fe80::9", service(Proto::Udp, 53, 53)),
     ];
     let home = ["192.168.20.0/24", "198.51.100.7", "2001:db8:7::/48"];
+    let home_lan = Ruleset::load(&PolicyName::BuiltIn("home-lan".into())).unwrap();
     let own = "summary = \"offices\"\ndefault = \"block\"\nblock = [\"home\", \"net-4\", \"net-5\"]\n\
         [groups]\nnet-4 = [\"198.51.100.0/25\", \"198.51.100.128/26\"]\nnet-5 = [\"2001:db8:5::/48\"]\n";
     let own = Ruleset::parse("own", "own.toml", own).unwrap();
     let open = own_default_accept(&own);
+    // Denied parts of what is allowed, a denied host of the internet, and ports of one.
+    let denied = [
+        allowed("192.168.7.4/30", None),
+        allowed("198.51.100.9", None),
+        allowed("2001:db8:9::/48", service(Proto::Tcp, 22, 23)),
+        allowed("198.51.100.10", service(Proto::Tcp, 22, 23)),
+        allowed("203.0.113.0/26", service(Proto::Udp, 53, 53)),
+    ];
+    let with_denied = |on_block| Inputs {
+        allowed: allow.to_vec(),
+        denied: denied.to_vec(),
+        ..inputs(&home_lan, &[], on_block)
+    };
     vec![
         ("home-lan", build("home-lan", &allow, &home, OnBlock::Drop)),
         (
@@ -103,15 +126,24 @@ pub fn samples() -> Vec<(&'static str, Policy)> {
         ),
         (
             "closed",
-            Policy::build(&own, &firewall(&[], OnBlock::Drop), &allow, &[]),
+            Policy::build(&Inputs {
+                allowed: allow.to_vec(),
+                ..inputs(&own, &[], OnBlock::Drop)
+            }),
         ),
         (
             "closed, reject",
-            Policy::build(&own, &firewall(&[], OnBlock::Reject), &[], &[]),
+            Policy::build(&inputs(&own, &[], OnBlock::Reject)),
+        ),
+        ("own", Policy::build(&inputs(&open, &home, OnBlock::Drop))),
+        ("denied", Policy::build(&with_denied(OnBlock::Drop))),
+        (
+            "denied, reject",
+            Policy::build(&with_denied(OnBlock::Reject)),
         ),
         (
-            "own",
-            Policy::build(&open, &firewall(&home, OnBlock::Drop), &[], &[]),
+            "denied, the host unknown",
+            Policy::closed(&with_denied(OnBlock::Drop)),
         ),
     ]
 }

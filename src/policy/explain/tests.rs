@@ -1,12 +1,10 @@
 use super::*;
-use crate::launch::{Firewall, Netns, OnBlock, PolicyName};
+use crate::launch::{OnBlock, PolicyName};
+use crate::policy::Ruleset;
 
 struct Sample {
-    ruleset: Ruleset,
     policy: Policy,
-    allowed: Vec<Allowed>,
-    attached: Vec<Attached>,
-    home: Vec<IpNetwork>,
+    inputs: Inputs,
 }
 
 fn allowed(entry: &str, addresses: &[&str]) -> Allowed {
@@ -17,34 +15,26 @@ fn allowed(entry: &str, addresses: &[&str]) -> Allowed {
 }
 
 fn sample(on_block: OnBlock) -> Sample {
-    let ruleset = Ruleset::load(&PolicyName::BuiltIn("home-lan".into())).unwrap();
-    let allowed = vec![
-        allowed("nas.lan:445", &["10.10.10.10/32"]),
-        allowed("10.10.10.20", &["10.10.10.20/32"]),
-        allowed("10.10.10.0/28:53/udp", &["10.10.10.0/28"]),
-    ];
-    let attached = ["10.10.10.0/24", "10.10.0.0/16", "2001:db8:1:1::/64"]
-        .map(|net| Attached {
-            net: net.parse().unwrap(),
-            device: "eth0".into(),
-            source: "route, table 254".into(),
-        })
-        .to_vec();
-    let home: Vec<IpNetwork> = vec!["198.51.100.0/24".parse().unwrap()];
-    let firewall = Firewall {
-        policy: PolicyName::BuiltIn("home-lan".into()),
-        allow: vec![],
-        home: home.clone(),
+    let attached = ["10.10.10.0/24", "10.10.0.0/16", "2001:db8:1:1::/64"].map(|net| Attached {
+        net: net.parse().unwrap(),
+        device: "eth0".into(),
+        source: "route, table 254".into(),
+    });
+    let inputs = Inputs {
+        ruleset: Ruleset::load(&PolicyName::BuiltIn("home-lan".into())).unwrap(),
+        home: vec!["198.51.100.0/24".parse().unwrap()],
         on_block,
-        netns: Netns::Auto,
+        allowed: vec![
+            allowed("nas.lan:445", &["10.10.10.10/32"]),
+            allowed("10.10.10.20", &["10.10.10.20/32"]),
+            allowed("10.10.10.0/28:53/udp", &["10.10.10.0/28"]),
+        ],
+        denied: vec![allowed("203.0.113.0/24:25", &["203.0.113.0/24"])],
+        attached: attached.to_vec(),
     };
-    let policy = Policy::build(&ruleset, &firewall, &allowed, &attached);
     Sample {
-        ruleset,
-        policy,
-        allowed,
-        attached,
-        home,
+        policy: Policy::build(&inputs),
+        inputs,
     }
 }
 
@@ -52,16 +42,8 @@ impl Sample {
     fn ask(&self, question: &str) -> Explained {
         let question: Question = question.parse().unwrap();
         let own = ["10.10.10.50".parse().unwrap()];
-        let grounds = Grounds {
-            ruleset: &self.ruleset,
-            home: &self.home,
-            allowed: &self.allowed,
-            denied: &[],
-            attached: &self.attached,
-            own: &own,
-        };
         let address = question.address().unwrap();
-        explain(&self.policy, &grounds, address, question.about)
+        explain(&self.policy, &self.inputs, &own, address, question.about)
     }
 }
 
@@ -108,6 +90,14 @@ fn each_rule_says_where_its_networks_came_from() {
         (
             "8.8.8.8:53/udp",
             "is accepted by rule `internet`: no rule before it blocks the address, and ruleset home-lan lets through what is left.",
+        ),
+        (
+            "203.0.113.9:25",
+            "is dropped by rule `deny tcp 25`: deny entry 203.0.113.0/24:25/tcp.",
+        ),
+        (
+            "203.0.113.9",
+            "is accepted by rule `internet`: no rule before it blocks the address, and ruleset home-lan lets through what is left; tcp 25 is blocked.",
         ),
         (
             "127.0.0.1:80",

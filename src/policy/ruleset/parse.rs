@@ -15,7 +15,7 @@ const KEYS: [&str; 4] = ["summary", "default", "block", "groups"];
 const DEFAULTS: [&str; 2] = ["accept", "block"];
 const FILLED_IN: [&str; 3] = ["attached", "home", "prefix"];
 /// Names that rules have which are no groups; `allow` and `deny` also begin the names of further rules.
-const TAKEN: [&str; 5] = ["loopback", "internet", "default", "allow", "deny"];
+const TAKEN: [&str; 6] = ["loopback", "internet", "default", "closed", "allow", "deny"];
 const NAME_MAX: usize = 32;
 
 /// A file's name, as errors give it, and its text.
