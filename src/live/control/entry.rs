@@ -38,10 +38,17 @@ impl Id {
     fn random() -> Result<Id> {
         // The largest multiple of 26 that a byte holds: every letter is as likely.
         const FAIR: u8 = 26 * 9;
-        let source = File::open("/dev/urandom").context("cannot open /dev/urandom")?;
-        let bytes = source.bytes().filter_map(Result::ok);
-        let letters = bytes.filter(|b| *b < FAIR).map(|b| (b'a' + b % 26) as char);
-        let id: String = letters.take(LETTERS).collect();
+        let mut source = File::open("/dev/urandom").context("cannot open /dev/urandom")?;
+        let mut id = String::new();
+        while id.len() < LETTERS {
+            let mut bytes = [0; 2 * LETTERS];
+            source
+                .read_exact(&mut bytes)
+                .context("cannot read /dev/urandom")?;
+            let letters = bytes.iter().filter(|b| **b < FAIR);
+            id.extend(letters.map(|b| (b'a' + b % 26) as char));
+            id.truncate(LETTERS);
+        }
         id.parse()
     }
 }
@@ -256,14 +263,14 @@ mod tests {
         both.sort();
         assert_eq!(ids(&runs), both);
         drop(first);
-        assert_eq!(ids(&runs), [second.id.clone()]);
+        assert_eq!(ids(&runs), std::slice::from_ref(&second.id));
         // As a killed run leaves it: its name, and nobody listens.
         let name = second.name.clone();
         let kept = UnixListener::bind(runs.path("kept")).unwrap();
         drop(kept);
         std::fs::rename(runs.path("kept"), runs.path("zzzzzz.sock")).unwrap();
         std::fs::write(runs.path("note"), "").unwrap();
-        assert_eq!(ids(&runs), [second.id.clone()]);
+        assert_eq!(ids(&runs), std::slice::from_ref(&second.id));
         let mut left = runs.names().unwrap();
         left.retain(|name| !name.starts_with('.'));
         left.sort();
