@@ -28,7 +28,10 @@ pub struct Request {
 pub enum Ask {
     /// Which sandbox it is.
     Run,
-    Status,
+    /// With every network of its rules, or with a few of each.
+    Status {
+        all: bool,
+    },
     /// The table as the kernel has it.
     Rules {
         json: bool,

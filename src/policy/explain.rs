@@ -114,6 +114,16 @@ pub struct Explained {
 }
 
 impl Explained {
+    /// What is said of everything where there is no firewall.
+    pub fn without_firewall(question: &Question) -> Self {
+        Self {
+            dest: question.to_string(),
+            verdict: "accept".into(),
+            rule: "no firewall".into(),
+            because: "there is no firewall, and the sandbox has the host's whole network".into(),
+        }
+    }
+
     /// In one sentence. `shown` stands for the destination.
     pub fn sentence(&self, shown: &str) -> String {
         let verdict = match self.verdict.as_str() {
