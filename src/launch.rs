@@ -83,7 +83,7 @@ pub struct Firewall {
 
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum PolicyName {
-    BuiltIn(String),
+    Named(String),
     File(PathBuf),
 }
 
@@ -248,7 +248,7 @@ fn policy(name: &OsStr, cwd: &Path) -> Result<PolicyName> {
         return Ok(PolicyName::File(cwd.join(name)));
     }
     match name.to_str() {
-        Some(word) => Ok(PolicyName::BuiltIn(word.into())),
+        Some(word) => Ok(PolicyName::Named(word.into())),
         None => bail!("--policy: `{}` is not UTF-8", name.to_string_lossy()),
     }
 }

@@ -63,6 +63,11 @@ fn expressions_list_as_loaded_by_nft() {
 }
 
 #[test]
+fn logs_limits_and_dynamic_sets_list_as_loaded_by_nft() {
+    same_as_nft(&logging());
+}
+
+#[test]
 fn an_empty_table_lists_as_loaded_by_nft() {
     same_as_nft(&document(vec![table()]));
 }
@@ -95,7 +100,7 @@ fn changed_rules_are_found_out() {
     found_out("chain block: rule 3 of 3", |ns| {
         ns.nft("add rule inet claudejail block drop")
     });
-    found_out("log expression: not one of ours", |ns| {
+    found_out("log expression: attribute 5 is not one of ours", |ns| {
         ns.nft("add rule inet claudejail block log");
     });
     found_out("rule 1 of 20", |ns| {
@@ -130,9 +135,36 @@ fn changed_sets_are_found_out() {
     found_out("set extra was not meant", |ns| {
         ns.nft("add set inet claudejail extra { type ipv4_addr; flags interval; }");
     });
-    found_out("set extra: attribute", |ns| {
+    found_out("set extra: its flags are 0x14", |ns| {
         ns.nft("add set inet claudejail extra { type ipv4_addr; flags interval, timeout; timeout 1h; }");
     });
+}
+
+/// What is in a dynamic set may change, the set may not.
+#[test]
+fn changed_dynamic_sets_are_found_out() {
+    let (ns, ruleset) = loaded(&logging());
+    ns.nft("add element inet claudejail seen4 { 10.0.0.1 limit rate 5/second burst 10 packets }");
+    nf::verify(&ns.netlink, &ruleset).unwrap();
+    for (what, set) in [
+        (
+            "size: 4096",
+            "size 4097; flags dynamic, timeout; timeout 60s;",
+        ),
+        (
+            "timeout: 60",
+            "size 4096; flags dynamic, timeout; timeout 61s;",
+        ),
+        ("flags are 0x20", "size 4096; flags dynamic;"),
+    ] {
+        let (ns, ruleset) = loaded(&logging());
+        ns.nft(&format!(
+            "flush chain inet claudejail blocked; delete set inet claudejail seen4
+             add set inet claudejail seen4 {{ type ipv4_addr; {set} }}"
+        ));
+        let error = format!("{:#}", nf::verify(&ns.netlink, &ruleset).unwrap_err());
+        assert!(error.contains(what), "{error}");
+    }
 }
 
 #[test]
@@ -256,8 +288,11 @@ fn a_broken_element_in_the_middle_leaves_no_table() {
     let mut ruleset = compile(&many(10_000));
     assert!(nf::encode(&ruleset).unwrap().len() > 2);
     // The compiler refuses overlaps; the kernel must be the one to do so here.
-    let Interval { first, .. } = ruleset.sets[0].elements[6_000];
-    ruleset.sets[0].elements[6_001] = Interval {
+    let nf::SetKind::Intervals(elements) = &mut ruleset.sets[0].kind else {
+        panic!();
+    };
+    let Interval { first, .. } = elements[6_000];
+    elements[6_001] = Interval {
         first,
         last: first + 1,
     };

@@ -4,6 +4,8 @@
 mod inbound;
 #[path = "policy_nft/packets.rs"]
 mod packets;
+#[path = "policy_nft/random.rs"]
+mod random;
 #[path = "policy_nft/samples.rs"]
 mod samples;
 

@@ -49,7 +49,7 @@ impl Default for Config {
     fn default() -> Self {
         Config {
             firewall_off: None,
-            policy: PolicyName::BuiltIn(DEFAULT_POLICY.into()),
+            policy: PolicyName::Named(DEFAULT_POLICY.into()),
             allow: Vec::new(),
             deny: Vec::new(),
             home: Vec::new(),
@@ -122,7 +122,7 @@ impl Config {
             let name = policy.0.0;
             self.policy = match is_file(&name) {
                 true => PolicyName::File(expand(&name, home)),
-                false => PolicyName::BuiltIn(name),
+                false => PolicyName::Named(name),
             };
         }
         self.allow.extend(firewall.allow.into_iter().map(|d| d.0));

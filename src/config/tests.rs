@@ -156,7 +156,7 @@ fn later_files_win_and_lists_add_up() {
     );
     let system = Config {
         firewall_off: Some(place.env.system_config.clone()),
-        policy: PolicyName::BuiltIn("attached".into()),
+        policy: PolicyName::Named("attached".into()),
         allow: vec!["10.0.0.1".parse().unwrap()],
         deny: vec![],
         home: vec!["10.1.0.0/16".parse().unwrap()],
@@ -253,7 +253,7 @@ fn one_named_file_instead_of_both() {
     );
     place.write(&only, "[firewall]\npolicy = 'attached'");
     let config = Config::load(&place.env, Some(&only), &place.dir).unwrap();
-    assert_eq!(config.policy, PolicyName::BuiltIn("attached".into()));
+    assert_eq!(config.policy, PolicyName::Named("attached".into()));
     assert_eq!((config.firewall_off, config.files), (None, vec![only]));
 }
 
@@ -456,7 +456,7 @@ fn the_deepest_project_of_the_workspace_applies() {
         Config::load(&place.env, None, &workspace).unwrap()
     };
     let name = |config: &Config| match &config.policy {
-        PolicyName::BuiltIn(name) => name.clone(),
+        PolicyName::Named(name) => name.clone(),
         other => panic!("{other:?}"),
     };
     let [elsewhere, src, robot] = ["other", "src/x/y", "src/robot/arm"].map(load);

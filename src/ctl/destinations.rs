@@ -152,11 +152,12 @@ mod tests {
     use super::*;
     use crate::host::Address;
     use crate::launch::{Firewall, Netns, OnBlock, PolicyName};
-    use crate::policy::{Inputs, Ruleset};
+    use crate::policy::Inputs;
+    use crate::policy::ruleset::Shelf;
 
     fn found(policy: &str, allow: &[&str]) -> Vec<Target> {
         let firewall = Firewall {
-            policy: PolicyName::BuiltIn(policy.into()),
+            policy: PolicyName::Named(policy.into()),
             allow: allow.iter().map(|a| a.parse().unwrap()).collect(),
             deny: Vec::new(),
             home: Vec::new(),
@@ -182,7 +183,7 @@ mod tests {
         });
         let (allowed, _) =
             crate::host::names::resolve(&firewall.allow, None, std::time::Duration::from_secs(1));
-        let ruleset = Ruleset::load(&firewall.policy).unwrap();
+        let ruleset = Shelf::default().load(&firewall.policy).unwrap();
         let policy = Policy::build(&Inputs {
             allowed,
             attached: attached.to_vec(),

@@ -6,18 +6,16 @@ use std::net::TcpListener;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
-use std::time::Duration;
 
 use anyhow::{Context, Result, bail, ensure};
 use serde_json::Value;
 
 use super::battery::{Desk, Facts, routes};
 use super::destinations;
-use crate::host::{Network, attached, names};
 use crate::launch::{self, Environment, Firewall, Netns, OnBlock, PolicyName, Request};
-use crate::policy::{Inputs, Policy, Ruleset};
+use crate::policy::ruleset::Shelf;
+use crate::stage::prepare::firewall::{self, Decided};
 
-const NAMES: Duration = Duration::from_secs(5);
 /// Those that the sandbox never shares, and the network's.
 const NAMESPACES: [&str; 6] = ["ipc", "mnt", "net", "pid", "user", "uts"];
 const MAX_SOCKETS: usize = 50;
@@ -36,22 +34,24 @@ pub fn read(options: &[OsString], program: &Path, desk: Desk) -> Result<Facts> {
     };
     // Without a firewall the default one is what is missing.
     let firewall = launch.firewall.unwrap_or(Firewall {
-        policy: PolicyName::BuiltIn("home-lan".into()),
+        policy: PolicyName::Named("home-lan".into()),
         allow: Vec::new(),
         deny: Vec::new(),
         home: Vec::new(),
         on_block: OnBlock::Drop,
         netns: Netns::Auto,
     });
-    let network = Network::read().context("cannot read the host's networks")?;
-    let attached = attached::attached(&network);
+    let configuration = [environment.user_config(), environment.system_config];
+    let parents = configuration.iter().filter_map(|file| file.parent());
+    let mut protected_directories: Vec<PathBuf> = parents.map(Path::to_path_buf).collect();
+    let shelf = Shelf::of(&protected_directories);
     let getent = Some(Path::new("/usr/bin/getent"));
-    let policy = Policy::build(&Inputs {
-        allowed: names::resolve(&firewall.allow, getent, NAMES).0,
-        denied: names::resolve(&firewall.deny, getent, NAMES).0,
-        attached: attached.clone(),
-        ..Inputs::new(Ruleset::load(&firewall.policy)?, &firewall)
-    });
+    let Decided {
+        network,
+        inputs,
+        policy,
+        ..
+    } = firewall::decide(&firewall, &shelf, getent, &mut Vec::new())?;
     let mut namespaces = BTreeMap::new();
     for kind in NAMESPACES {
         let path = format!("/proc/self/ns/{kind}");
@@ -59,9 +59,6 @@ pub fn read(options: &[OsString], program: &Path, desk: Desk) -> Result<Facts> {
         namespaces.insert(kind.into(), meta.ino());
     }
     let mounts = Mounts::of(options, program)?;
-    let configuration = [environment.user_config(), environment.system_config];
-    let parents = configuration.iter().filter_map(|file| file.parent());
-    let mut protected_directories: Vec<PathBuf> = parents.map(Path::to_path_buf).collect();
     let mut protected_files = launch.config_files;
     protected_files.push(program.to_path_buf());
     protected_files.extend(std::env::current_exe());
@@ -87,7 +84,7 @@ pub fn read(options: &[OsString], program: &Path, desk: Desk) -> Result<Facts> {
         sockets,
         listen: TcpListener::bind("127.0.0.1:0")?.local_addr()?.port(),
         desk,
-        targets: destinations::targets(&policy, &network, &attached),
+        targets: destinations::targets(&policy, &network, &inputs.attached),
         internet: routes(),
         reject: firewall.on_block == OnBlock::Reject,
         persist: false,

@@ -72,6 +72,12 @@ impl Resolv {
         }
     }
 
+    /// The servers that are not on the host's own loopback, where the sandbox has its own.
+    pub fn reachable(&self) -> Vec<IpAddr> {
+        let servers = self.servers.iter().map(SocketAddr::ip);
+        servers.filter(|ip| !ip.is_loopback()).collect()
+    }
+
     /// As [`Resolv::read`], from the file's bytes.
     pub(super) fn of_host(text: &[u8]) -> Self {
         Self::parse(&String::from_utf8_lossy(text), |name| {

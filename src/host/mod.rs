@@ -8,6 +8,7 @@ mod recorded;
 mod rtnetlink;
 pub mod uplink;
 
+use std::collections::BTreeSet;
 use std::net::IpAddr;
 
 use ipnetwork::IpNetwork;
@@ -73,6 +74,18 @@ pub struct Network {
 }
 
 impl Network {
+    /// The next hops of the default routes of every table but local, each once.
+    pub fn gateways(&self) -> Vec<IpAddr> {
+        let default = |route: &&Route| {
+            route.dst.prefix() == 0
+                && route.kind == libc::RTN_UNICAST
+                && route.table != RT_TABLE_LOCAL
+        };
+        let hops = self.routes.iter().filter(default).flat_map(|r| &r.hops);
+        let gateways: BTreeSet<IpAddr> = hops.filter_map(|hop| hop.gateway).collect();
+        gateways.into_iter().collect()
+    }
+
     /// The interface with this index, if it was there.
     pub fn link(&self, index: u32) -> Option<&Link> {
         self.links.iter().find(|link| link.index == index)

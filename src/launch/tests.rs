@@ -33,7 +33,7 @@ fn default_launch() -> Launch {
             args: os(&["--dangerously-skip-permissions"]),
         },
         firewall: Some(Firewall {
-            policy: PolicyName::BuiltIn("home-lan".into()),
+            policy: PolicyName::Named("home-lan".into()),
             allow: vec![],
             deny: vec![],
             home: vec![],
@@ -119,7 +119,7 @@ fn the_command_line_comes_last() {
         "--dry-run=json",
     ]);
     let firewall = launch.firewall.unwrap();
-    assert_eq!(firewall.policy, PolicyName::BuiltIn("offline".into()));
+    assert_eq!(firewall.policy, PolicyName::Named("offline".into()));
     let allow: Vec<String> = firewall.allow.iter().map(|d| d.to_string()).collect();
     assert_eq!(allow, ["10.0.0.1", "nas.lan:445/tcp", "10.0.0.2"]);
     assert_eq!(
@@ -142,7 +142,7 @@ fn the_command_line_comes_last() {
 fn a_policy_is_a_name_or_a_file() {
     let place = Place::new();
     for (given, meant) in [
-        ("attached", PolicyName::BuiltIn("attached".into())),
+        ("attached", PolicyName::Named("attached".into())),
         ("mine.toml", PolicyName::File(place.dir.join("mine.toml"))),
         ("./mine", PolicyName::File(place.dir.join("./mine"))),
         ("/p/mine", PolicyName::File("/p/mine".into())),

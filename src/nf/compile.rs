@@ -10,7 +10,7 @@ use nftables::types::{NfChainPolicy, NfChainType, NfFamily, NfHook};
 
 use super::rule::lower;
 use super::ruleset::{
-    Base, BaseChain, Chain, Expr, Hook, Interval, KeyType, Rule, Ruleset, Set, Verdict,
+    Base, BaseChain, Chain, Expr, Hook, Interval, KeyType, Rule, Ruleset, Set, SetKind, Verdict,
 };
 use super::value::{Kind, Span};
 
@@ -95,31 +95,26 @@ impl Compiler {
             SetTypeValue::Single(SetType::InetService) => KeyType::InetService,
             other => bail!("type {other:?} is not supported"),
         };
-        let interval = set
-            .flags
-            .as_ref()
-            .is_some_and(|f| f.len() == 1 && f.contains(&SetFlag::Interval));
-        ensure!(interval, "flags are not `interval` alone");
         ensure!(
             set.handle.is_none()
                 && set.policy.is_none()
-                && set.timeout.is_none()
                 && set.gc_interval.is_none()
-                && set.size.is_none()
                 && set.comment.is_none(),
-            "handle, policy, timeout, gc-interval, size and comment are not supported"
+            "handle, policy, gc-interval and comment are not supported"
         );
-        let mut elements = Vec::new();
-        for element in set.elem.as_deref().unwrap_or_default() {
-            elements.push(Span::parse(Kind::Key(key), element)?.interval(key));
-        }
-        elements.sort_unstable();
-        disjoint(key, &elements)?;
-        self.sets.push(Set {
-            name,
-            key,
-            elements,
-        });
+        let flags: Vec<_> = set.flags.iter().flatten().collect();
+        let kind = match (&flags[..], set.timeout, set.size) {
+            ([SetFlag::Interval], None, None) => SetKind::Intervals(intervals(set, key)?),
+            // nft 1.0.6 has no word for `dynamic` in JSON and takes it from the rules; so do we, see `finish`.
+            ([SetFlag::Timeout], Some(timeout), Some(size)) if timeout > 0 && size > 0 => {
+                ensure!(set.elem.is_none(), "a dynamic set starts empty");
+                SetKind::Dynamic { timeout, size }
+            }
+            _ => bail!(
+                "flags are not `interval` alone, or `timeout` alone with a timeout and a size"
+            ),
+        };
+        self.sets.push(Set { name, key, kind });
         Ok(())
     }
 
@@ -183,22 +178,31 @@ impl Compiler {
 
     /// The kernel compares lengths only: an address of the wrong kind would be looked up without a word.
     fn lookups_fit(&self, exprs: &[Expr]) -> Result<()> {
-        for pair in exprs.windows(2) {
-            let [
-                Expr::Payload { base, len, .. },
-                Expr::Lookup { set: name, .. },
-            ] = pair
-            else {
-                continue;
+        let mut loaded = None;
+        for expr in exprs {
+            let (name, dynamic) = match expr {
+                Expr::Payload { base, len, .. } => {
+                    loaded = Some((*base, *len));
+                    continue;
+                }
+                Expr::Lookup { set, .. } => (set, false),
+                Expr::Update { set, .. } => (set, true),
+                _ => continue,
             };
             let Some(set) = self.sets.iter().find(|s| s.name == *name) else {
                 bail!("no set {name} before it");
             };
             let port = set.key == KeyType::InetService;
             ensure!(
-                set.key.width() == *len as usize && port == (*base == Base::Transport),
+                loaded.is_some_and(|(base, len)| {
+                    set.key.width() == len as usize && port == (base == Base::Transport)
+                }),
                 "set {name} of type {} is looked up with another type",
                 set.key.name()
+            );
+            ensure!(
+                dynamic == matches!(set.kind, SetKind::Dynamic { .. }),
+                "set {name}: sets with a timeout are updated by rules, others are looked up"
             );
         }
         Ok(())
@@ -222,12 +226,37 @@ impl Compiler {
                 );
             }
         }
+        for set in &self.sets {
+            let updated =
+                |e: &Expr| matches!(e, Expr::Update { set: name, .. } if *name == set.name);
+            ensure!(
+                matches!(set.kind, SetKind::Intervals(_))
+                    || self
+                        .chains
+                        .iter()
+                        .flat_map(|c| &c.rules)
+                        .any(|r| r.exprs.iter().any(updated)),
+                "nftables set {}: no rule updates it",
+                set.name
+            );
+        }
         Ok(Ruleset {
             table,
             sets: self.sets,
             chains: self.chains,
         })
     }
+}
+
+/// The elements, sorted.
+fn intervals(set: &schema::Set<'_>, key: KeyType) -> Result<Vec<Interval>> {
+    let mut elements = Vec::new();
+    for element in set.elem.as_deref().unwrap_or_default() {
+        elements.push(Span::parse(Kind::Key(key), element)?.interval(key));
+    }
+    elements.sort_unstable();
+    disjoint(key, &elements)?;
+    Ok(elements)
 }
 
 /// nft's syntax of names.

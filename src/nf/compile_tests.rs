@@ -1,7 +1,7 @@
 use serde_json::{Value, json};
 
 use super::*;
-use crate::nf::ruleset::{Base, CmpOp, MetaKey};
+use crate::nf::ruleset::{Base, CmpOp, Limit, Log, MetaKey};
 
 fn document(objects: Value) -> Nftables<'static> {
     serde_json::from_value(json!({ "nftables": objects })).unwrap()
@@ -187,7 +187,7 @@ fn set_elements_are_sorted_intervals() {
     .unwrap();
     let i = |first, last| Interval { first, last };
     assert_eq!(
-        found.sets[0].elements,
+        found.sets[0].intervals(),
         [
             i(0, 0x07ff_ffff),
             i(0x0a00_0009, 0x0a00_0009),
@@ -223,6 +223,103 @@ fn bad_sets_are_refused() {
         ]))),
         "interval",
     );
+}
+
+/// A document with a dynamic set and one rule.
+fn with_dynamic(set: Value, expr: Value) -> Result<Ruleset> {
+    let mut dynamic = json!({"family": "inet", "table": "t", "name": "d4", "type": "ipv4_addr", "flags": ["timeout"],
+        "timeout": 60, "size": 100});
+    for (key, value) in set.as_object().unwrap() {
+        dynamic[key] = value.clone();
+    }
+    compile(&document(json!([
+        {"table": {"family": "inet", "name": "t"}},
+        {"set": dynamic},
+        {"chain": {"family": "inet", "table": "t", "name": "c"}},
+        {"rule": {"family": "inet", "table": "t", "chain": "c", "expr": expr}},
+    ])))
+}
+
+fn limit() -> Value {
+    json!({"limit": {"rate": 5, "per": "second", "burst": 10}})
+}
+
+fn meter(field: Value) -> Value {
+    json!({"meter": {"name": "d4", "key": field, "stmt": limit()}})
+}
+
+#[test]
+fn a_dynamic_set_is_updated() {
+    let update = || meter(payload("ip", "daddr"));
+    let log = json!({"log": {"group": 1, "snaplen": 128}});
+    let found = with_dynamic(json!({}), json!([update(), limit(), log])).unwrap();
+    let (timeout, size) = (60, 100);
+    assert_eq!(found.sets[0].kind, SetKind::Dynamic { timeout, size });
+    let five = Limit { rate: 5, burst: 10 };
+    assert_eq!(
+        found.chains[0].rules[0].exprs[2..],
+        [
+            Expr::Payload {
+                base: Base::Network,
+                offset: 16,
+                len: 4
+            },
+            Expr::Update {
+                set: "d4".into(),
+                limit: five
+            },
+            Expr::Limit(five),
+            Expr::Log(Log {
+                group: 1,
+                snaplen: 128
+            }),
+        ]
+    );
+    for bad in [
+        json!({"elem": ["10.0.0.1"]}),
+        json!({"timeout": 0}),
+        json!({"size": null}),
+        json!({"flags": ["timeout", "interval"]}),
+        json!({"gc-interval": 5}),
+    ] {
+        with_dynamic(bad, json!([update()])).unwrap_err();
+    }
+    refused(with_dynamic(json!({}), json!([{"drop": null}])), "no rule");
+    refused(
+        with_dynamic(json!({}), json!([meter(payload("ip6", "daddr"))])),
+        "another type",
+    );
+    let lookup = matching("==", payload("ip", "daddr"), "@d4".into());
+    refused(with_dynamic(json!({}), json!([lookup, update()])), "d4");
+    let of_intervals =
+        json!({"meter": {"name": "a4", "key": payload("ip", "daddr"), "stmt": limit()}});
+    refused(with_rule(json!([of_intervals])), "a4");
+}
+
+#[test]
+fn other_limits_and_logs_are_refused() {
+    let one = |statement| with_rule(json!([statement, {"accept": null}]));
+    for (key, value) in [
+        ("per", json!("minute")),
+        ("rate", json!(0)),
+        ("burst", Value::Null),
+        ("inv", json!(true)),
+        ("rate_unit", json!("kbytes")),
+    ] {
+        let mut limit = limit();
+        limit["limit"][key] = value;
+        one(limit).unwrap_err();
+    }
+    refused(one(json!({"log": {"group": 1}})), "snaplen");
+    refused(one(json!({"log": {"snaplen": 1}})), "group");
+    refused(one(json!({"log": {"group": 65536, "snaplen": 1}})), "65536");
+    refused(
+        one(json!({"log": {"group": 1, "snaplen": 1, "prefix": "x"}})),
+        "prefix",
+    );
+    let counter =
+        json!({"meter": {"name": "a4", "key": payload("ip", "daddr"), "stmt": {"counter": null}}});
+    refused(one(counter), "for elements");
 }
 
 #[test]

@@ -4,7 +4,7 @@ use anyhow::{Context, Result, bail, ensure};
 
 use super::elements::{self, Bound};
 use super::expr;
-use super::ruleset::{BaseChain, Expr, Hook, KeyType, Rule};
+use super::ruleset::{BaseChain, Expr, Hook, KeyType, Rule, Set, SetKind};
 use super::uapi::*;
 use crate::netlink::attributes;
 
@@ -67,6 +67,11 @@ pub fn be32(value: &[u8]) -> Result<u32> {
     Ok(u32::from_be_bytes(bytes))
 }
 
+pub fn be64(value: &[u8]) -> Result<u64> {
+    let bytes = value.try_into().context("a number of other than 8 bytes")?;
+    Ok(u64::from_be_bytes(bytes))
+}
+
 /// A string with its NUL.
 pub fn string(value: &[u8]) -> Result<&str> {
     let text = value.strip_suffix(b"\0").unwrap_or(value);
@@ -101,8 +106,8 @@ pub fn table(payload: &[u8]) -> Result<usize> {
     Ok(a.be32(NFTA_TABLE_USE)? as usize)
 }
 
-/// A set's name and key type; `None` when it belongs to another table.
-pub fn set(payload: &[u8], table: &str) -> Result<Option<(String, KeyType)>> {
+/// A set, without its elements; `None` when it belongs to another table.
+pub fn set(payload: &[u8], table: &str) -> Result<Option<Set>> {
     let Some(a) = Attrs::of_message(payload)? else {
         return Ok(None);
     };
@@ -110,13 +115,13 @@ pub fn set(payload: &[u8], table: &str) -> Result<Option<(String, KeyType)>> {
         return Ok(None);
     }
     let name = string(a.need(NFTA_SET_NAME)?)?.to_owned();
-    let key = set_key(&a).with_context(|| format!("set {name}"))?;
-    Ok(Some((name, key)))
+    let (key, kind) = set_kind(&a).with_context(|| format!("set {name}"))?;
+    Ok(Some(Set { name, key, kind }))
 }
 
-fn set_key(a: &Attrs<'_>) -> Result<KeyType> {
-    // DESC, TYPE and COUNT say how the kernel stores the set; the rest of what is here is checked.
-    a.only(&[
+fn set_kind(a: &Attrs<'_>) -> Result<(KeyType, SetKind)> {
+    // TYPE and COUNT say how the kernel stores the set; the rest of what is here is checked.
+    let mut known = vec![
         NFTA_SET_TABLE,
         NFTA_SET_NAME,
         NFTA_SET_HANDLE,
@@ -128,8 +133,22 @@ fn set_key(a: &Attrs<'_>) -> Result<KeyType> {
         NFTA_SET_PAD,
         NFTA_SET_TYPE,
         NFTA_SET_COUNT,
-    ])?;
-    a.expect(NFTA_SET_FLAGS, NFT_SET_INTERVAL)?;
+    ];
+    let kind = match a.be32(NFTA_SET_FLAGS)? {
+        NFT_SET_INTERVAL => SetKind::Intervals(Vec::new()),
+        DYNAMIC => {
+            known.push(NFTA_SET_TIMEOUT);
+            let desc = Attrs::read(a.need(NFTA_SET_DESC)?)?;
+            let timeout = be64(a.need(NFTA_SET_TIMEOUT)?)?;
+            ensure!(timeout % 1000 == 0, "timeout of {timeout} ms");
+            SetKind::Dynamic {
+                timeout: u32::try_from(timeout / 1000).context("timeout over 32 bits")?,
+                size: desc.be32(NFTA_SET_DESC_SIZE)?,
+            }
+        }
+        flags => bail!("its flags are {flags:#x}"),
+    };
+    a.only(&known)?;
     let number = a.be32(NFTA_SET_KEY_TYPE)?;
     let all = [KeyType::Ipv4Addr, KeyType::Ipv6Addr, KeyType::InetService];
     let Some(key) = all.into_iter().find(|k| k.number() == number) else {
@@ -140,8 +159,11 @@ fn set_key(a: &Attrs<'_>) -> Result<KeyType> {
         a.need(NFTA_SET_USERDATA)? == set_userdata(),
         "its user data (key byte order, comment) is not ours"
     );
-    Ok(key)
+    Ok((key, kind))
 }
+
+/// The flags of a dynamic set.
+pub const DYNAMIC: u32 = NFT_SET_TIMEOUT | NFT_SET_EVAL;
 
 /// What nft notes of a set: its keys are in network order.
 pub fn set_userdata() -> [u8; 6] {

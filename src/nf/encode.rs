@@ -3,8 +3,8 @@
 use anyhow::{Result, ensure};
 
 use super::batch::{Batch, Open};
-use super::decode::{rule_userdata, set_userdata};
-use super::ruleset::{Chain, Hook, Rule, Ruleset, Set};
+use super::decode::{DYNAMIC, rule_userdata, set_userdata};
+use super::ruleset::{Chain, Hook, Rule, Ruleset, Set, SetKind};
 use super::uapi::*;
 use super::{elements, expr};
 use crate::netlink::{Builder, NLM_F_APPEND, NLM_F_CREATE, NLM_F_EXCL};
@@ -106,10 +106,19 @@ impl Encoder<'_> {
         self.message(NFT_MSG_NEWSET, NLM_F_CREATE, what, |b| {
             b.attr_str(NFTA_SET_TABLE, &ruleset.table)?;
             b.attr_str(NFTA_SET_NAME, &set.name)?;
-            b.attr_be32(NFTA_SET_FLAGS, NFT_SET_INTERVAL)?;
+            let flags = match set.kind {
+                SetKind::Intervals(_) => NFT_SET_INTERVAL,
+                SetKind::Dynamic { .. } => DYNAMIC,
+            };
+            b.attr_be32(NFTA_SET_FLAGS, flags)?;
             b.attr_be32(NFTA_SET_KEY_TYPE, set.key.number())?;
             b.attr_be32(NFTA_SET_KEY_LEN, set.key.width() as u32)?;
             b.attr_be32(NFTA_SET_ID, id)?;
+            if let SetKind::Dynamic { timeout, size } = set.kind {
+                b.nest(NFTA_SET_DESC, |b| b.attr_be32(NFTA_SET_DESC_SIZE, size))?;
+                let milliseconds = 1000 * u64::from(timeout);
+                b.attr(NFTA_SET_TIMEOUT, &milliseconds.to_be_bytes())?;
+            }
             b.attr(NFTA_SET_USERDATA, &set_userdata())
         })
     }
@@ -118,8 +127,8 @@ impl Encoder<'_> {
         let ruleset = self.ruleset;
         // A start and an end: headers, flags of the end, both keys padded.
         let per_interval = 32 + 2 * set.key.width().next_multiple_of(4);
-        let mut leading = elements::leading(&set.elements);
-        for chunk in set.elements.chunks(ELEMENTS_BYTES / per_interval) {
+        let mut leading = elements::leading(set.intervals());
+        for chunk in set.intervals().chunks(ELEMENTS_BYTES / per_interval) {
             if self.len() + chunk.len() * per_interval > BATCH_BYTES {
                 self.close();
             }
@@ -208,7 +217,7 @@ mod tests {
             sets: vec![Set {
                 name: "s".into(),
                 key: KeyType::Ipv6Addr,
-                elements: (0..elements).map(interval).collect(),
+                kind: SetKind::Intervals((0..elements).map(interval).collect()),
             }],
             chains: vec![Chain {
                 name: "c".into(),
@@ -272,7 +281,7 @@ mod tests {
             }
         }
         let found = elements::intervals(KeyType::Ipv6Addr, found).unwrap();
-        assert_eq!(found, wanted.sets[0].elements);
+        assert_eq!(found, wanted.sets[0].intervals());
         let last = kinds(&batches[batches.len() - 1]);
         assert_eq!(last[1], NFT_MSG_NEWCHAIN);
         for batch in &batches[..batches.len() - 1] {

@@ -3,6 +3,7 @@
 use anyhow::{Context, Result, bail, ensure};
 
 use super::decode::{Attrs, be32, string};
+use super::expr_stateful as stateful;
 use super::ruleset::{Base, CmpOp, Expr, MetaKey, Reject, Verdict};
 use super::uapi::*;
 use crate::netlink::Builder;
@@ -86,7 +87,10 @@ pub fn encode(b: &mut Builder, expr: &Expr) -> Result<()> {
                 }
                 Ok(())
             }
+            Expr::Update { set, limit } => stateful::encode_update(b, set, *limit),
             Expr::Counter => Ok(()),
+            Expr::Limit(limit) => stateful::encode_limit(b, *limit),
+            Expr::Log(log) => stateful::encode_log(b, *log),
             Expr::Verdict(verdict) => {
                 b.attr_be32(NFTA_IMMEDIATE_DREG, NFT_REG_VERDICT)?;
                 b.nest(NFTA_IMMEDIATE_DATA, |b| {
@@ -115,7 +119,10 @@ fn name(expr: &Expr) -> &'static str {
         Expr::OutsideRange { .. } => "range",
         Expr::Bitwise { .. } => "bitwise",
         Expr::Lookup { .. } => "lookup",
+        Expr::Update { .. } => "dynset",
         Expr::Counter => "counter",
+        Expr::Limit(_) => "limit",
+        Expr::Log(_) => "log",
         Expr::Verdict(_) => "immediate",
         Expr::Reject(_) => "reject",
     }
@@ -197,6 +204,9 @@ fn decode_data(name: &str, a: &Attrs<'_>) -> Result<Expr> {
             a.only(&[NFTA_COUNTER_BYTES, NFTA_COUNTER_PACKETS, NFTA_COUNTER_PAD])?;
             Ok(Expr::Counter)
         }
+        "dynset" => stateful::decode_update(a),
+        "limit" => Ok(Expr::Limit(stateful::decode_limit(a)?)),
+        "log" => Ok(Expr::Log(stateful::decode_log(a)?)),
         "immediate" => {
             a.only(&[NFTA_IMMEDIATE_DREG, NFTA_IMMEDIATE_DATA])?;
             a.expect(NFTA_IMMEDIATE_DREG, NFT_REG_VERDICT)?;
@@ -262,93 +272,5 @@ fn value(a: &Attrs<'_>, kind: u16) -> Result<Vec<u8>> {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::netlink::attributes;
-
-    fn encoded(expr: &Expr) -> Vec<u8> {
-        let mut b = Builder::default();
-        encode(&mut b, expr).unwrap();
-        let buf = b.finish();
-        attributes(&buf).unwrap()[0].1.to_vec()
-    }
-
-    /// Every expression, with values as wide as each can have.
-    fn all() -> Vec<Expr> {
-        let mut all = vec![Expr::Counter, Expr::Reject(Reject::TcpReset)];
-        all.push(Expr::Reject(Reject::IcmpxAdminProhibited));
-        all.extend(MetaKey::ALL.map(|(key, _)| Expr::Meta(key)));
-        all.extend(Base::ALL.map(|(base, _)| Expr::Payload {
-            base,
-            offset: 24,
-            len: 13,
-        }));
-        for len in [1, 2, 4, 13, 16] {
-            let value = vec![0xa5; len];
-            all.extend(CmpOp::ALL.map(|(op, _)| Expr::Cmp {
-                op,
-                value: value.clone(),
-            }));
-            all.push(Expr::OutsideRange {
-                first: vec![1; len],
-                last: value.clone(),
-            });
-            all.push(Expr::Bitwise { mask: value });
-        }
-        all.extend([true, false].map(|invert| Expr::Lookup {
-            set: "nets".into(),
-            invert,
-        }));
-        all.extend(
-            [
-                Verdict::Accept,
-                Verdict::Drop,
-                Verdict::Return,
-                Verdict::Jump("c".into()),
-                Verdict::Goto("c".into()),
-            ]
-            .map(Expr::Verdict),
-        );
-        all
-    }
-
-    #[test]
-    fn every_expression_is_read_back() {
-        for expr in all() {
-            assert_eq!(decode(&encoded(&expr)).unwrap(), expr);
-        }
-    }
-
-    /// Whatever attribute the kernel may add to an expression, it is not passed over.
-    #[test]
-    fn an_unknown_attribute_is_an_error() {
-        for expr in all() {
-            let content = encoded(&expr);
-            let a = Attrs::read(&content).unwrap();
-            let mut b = Builder::default();
-            b.attr(NFTA_EXPR_NAME, a.need(NFTA_EXPR_NAME).unwrap())
-                .unwrap();
-            b.nest(NFTA_EXPR_DATA, |b| {
-                for (kind, value) in attributes(a.need(NFTA_EXPR_DATA)?)? {
-                    b.attr(kind, value)?;
-                }
-                b.attr_be32(99, 0)
-            })
-            .unwrap();
-            let error = decode(&b.finish()).unwrap_err();
-            assert!(format!("{error:#}").contains("attribute 99"), "{error:#}");
-        }
-    }
-
-    #[test]
-    fn another_register_is_an_error() {
-        let mut b = Builder::default();
-        b.attr_str(NFTA_EXPR_NAME, "meta").unwrap();
-        b.nest(NFTA_EXPR_DATA, |b| {
-            b.attr_be32(NFTA_META_KEY, NFT_META_L4PROTO)?;
-            b.attr_be32(NFTA_META_DREG, 2)
-        })
-        .unwrap();
-        assert!(decode(&b.finish()).is_err());
-    }
-}
+#[path = "expr_tests.rs"]
+mod tests;

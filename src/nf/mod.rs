@@ -13,10 +13,12 @@ mod decode;
 mod elements;
 mod encode;
 mod expr;
+mod expr_stateful;
 mod field;
 mod load;
 mod rule;
 mod ruleset;
+mod stateful;
 mod talk;
 pub(crate) mod uapi;
 mod update;
@@ -28,8 +30,9 @@ pub use compile::compile;
 pub use encode::encode;
 pub use load::load;
 pub use ruleset::{
-    Base, BaseChain, Chain, CmpOp, Expr, Hook, Interval, KeyType, MetaKey, Reject, Rule, Ruleset,
-    Set, Verdict,
+    Base, BaseChain, Chain, CmpOp, Expr, Hook, Interval, KeyType, Limit, Log, MetaKey, Reject,
+    Rule, Ruleset, Set, SetKind, Verdict,
 };
+pub use stateful::to_nft;
 pub use update::update;
 pub use verify::{only_table, verify};

@@ -6,11 +6,12 @@
 use anyhow::{Context, Result, bail, ensure};
 use nftables::expr::MetaKey as DocKey;
 use nftables::expr::{BinaryOperation, Expression, Meta, NamedExpression, Payload};
-use nftables::stmt::{Counter, Match, Operator, RejectType, Statement};
+use nftables::stmt::{Counter, Match, Meter, Operator, RejectType, Statement};
 use nftables::types::RejectCode;
 
 use super::field::{Field, Needs, field};
 use super::ruleset::{CmpOp, Expr, KeyType, MetaKey, Reject, Verdict};
+use super::stateful;
 use super::uapi::IPPROTO_TCP;
 use super::value::{Kind, Span};
 
@@ -52,6 +53,15 @@ impl Lowering {
                 self.exprs.push(Expr::Counter);
                 return Ok(());
             }
+            Statement::Limit(limit) => {
+                self.exprs.push(Expr::Limit(stateful::limit(limit)?));
+                return Ok(());
+            }
+            Statement::Log(Some(log)) => {
+                self.exprs.push(Expr::Log(stateful::log(log)?));
+                return Ok(());
+            }
+            Statement::Meter(meter) => return self.update(meter),
             Statement::Reject(Some(reject)) => match (&reject._type, &reject.expr) {
                 (Some(RejectType::TCPReset), None) => self.tcp_reset()?,
                 (Some(RejectType::ICMPX), Some(RejectCode::AdminProhibited)) => {
@@ -113,6 +123,21 @@ impl Lowering {
             },
             other => bail!("left side {other:?} is not supported"),
         }
+    }
+
+    fn update(&mut self, meter: &Meter<'_>) -> Result<()> {
+        let Expression::Named(NamedExpression::Payload(Payload::PayloadField(f))) = &meter.key
+        else {
+            bail!("{:?} is not supported as a key; a field is", meter.key);
+        };
+        let field = field(f)?;
+        self.require(field.needs)?;
+        self.load(&field, field.kind.width());
+        self.exprs.push(Expr::Update {
+            set: meter.name.to_string(),
+            limit: stateful::element_limit(meter)?,
+        });
+        Ok(())
     }
 
     fn meta(&mut self, key: DocKey, equal: bool, right: &Expression<'_>) -> Result<()> {

@@ -3,7 +3,7 @@
 use std::fmt;
 use std::net::{Ipv4Addr, Ipv6Addr};
 
-/// A whole table of family `inet`.
+/// A whole table of family `inet`. The order of sets and of chains has no meaning; that of rules has.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Ruleset {
     pub table: String,
@@ -11,13 +11,35 @@ pub struct Ruleset {
     pub chains: Vec<Chain>,
 }
 
-/// A named set of intervals.
+/// A named set.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Set {
     pub name: String,
     pub key: KeyType,
+    pub kind: SetKind,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum SetKind {
     /// Sorted and disjoint; neighbours may touch (the kernel keeps them apart).
-    pub elements: Vec<Interval>,
+    Intervals(Vec<Interval>),
+    /// Filled by rules, single values. What is in it is the kernel's business: not compared, not flushed.
+    Dynamic {
+        /// Seconds without an update after which an element goes; at least 1.
+        timeout: u32,
+        /// The highest number of elements, at least 1; a full set takes no more, and the rule does not match.
+        size: u32,
+    },
+}
+
+impl Set {
+    /// The intervals; none of a dynamic set.
+    pub fn intervals(&self) -> &[Interval] {
+        match &self.kind {
+            SetKind::Intervals(intervals) => intervals,
+            SetKind::Dynamic { .. } => &[],
+        }
+    }
 }
 
 /// `first..=last`, as numbers of the key's width.
@@ -140,9 +162,31 @@ pub enum Expr {
         set: String,
         invert: bool,
     },
+    /// Adds the value to a dynamic set, or makes it stay on; matches while the element's own limit is not reached.
+    Update {
+        set: String,
+        limit: Limit,
+    },
     Counter,
+    Limit(Limit),
+    Log(Log),
     Verdict(Verdict),
     Reject(Reject),
+}
+
+/// Matches until packets come faster than this: a bucket of `burst` packets that is filled by `rate` packets a second.
+/// Both at least 1.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Limit {
+    pub rate: u32,
+    pub burst: u32,
+}
+
+/// Hands the first `snaplen` bytes of the packet to whoever has bound the group (`NETLINK_NETFILTER`, nfnetlink_log).
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Log {
+    pub group: u16,
+    pub snaplen: u32,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -227,7 +271,10 @@ impl fmt::Debug for Expr {
             Expr::Lookup { set, invert } => {
                 write!(f, "lookup {}@{set}", if *invert { "!= " } else { "" })
             }
+            Expr::Update { set, limit } => write!(f, "update @{set} {limit:?}"),
             Expr::Counter => write!(f, "counter"),
+            Expr::Limit(limit) => write!(f, "{limit:?}"),
+            Expr::Log(log) => write!(f, "{log:?}"),
             Expr::Verdict(verdict) => write!(f, "{verdict:?}"),
             Expr::Reject(reject) => write!(f, "reject {reject:?}"),
         }

@@ -203,7 +203,10 @@ impl<'a> Talk<'a> {
             let error = io::Error::from_raw_os_error(errno);
             // What an expression needs is loaded by the kernel itself, where it has it.
             let hint = match errno {
-                ENOENT | EOPNOTSUPP => "; a kernel module may be missing: modprobe nft_reject_inet",
+                ENOENT | EOPNOTSUPP => {
+                    "; a kernel module may be missing: \
+                     modprobe -a nft_reject_inet nft_limit nft_log nfnetlink_log"
+                }
                 _ => "",
             };
             return Err(Failure::Refused(anyhow!(

@@ -82,6 +82,8 @@ pub const NFTA_SET_KEY_TYPE: u16 = 4;
 pub const NFTA_SET_KEY_LEN: u16 = 5;
 pub const NFTA_SET_DESC: u16 = 9;
 pub const NFTA_SET_ID: u16 = 10;
+/// Milliseconds, 64 bits.
+pub const NFTA_SET_TIMEOUT: u16 = 11;
 pub const NFTA_SET_USERDATA: u16 = 13;
 pub const NFTA_SET_PAD: u16 = 14;
 pub const NFTA_SET_HANDLE: u16 = 16;
@@ -90,6 +92,10 @@ pub const NFTA_SET_TYPE: u16 = 19;
 /// The number of elements; since Linux 6.16.
 pub const NFTA_SET_COUNT: u16 = 20;
 pub const NFT_SET_INTERVAL: u32 = 4;
+pub const NFT_SET_TIMEOUT: u32 = 0x10;
+/// Filled by rules.
+pub const NFT_SET_EVAL: u32 = 0x20;
+pub const NFTA_SET_DESC_SIZE: u16 = 1;
 
 pub const NFTA_SET_ELEM_LIST_TABLE: u16 = 1;
 pub const NFTA_SET_ELEM_LIST_SET: u16 = 2;
@@ -159,6 +165,28 @@ pub const NFTA_LOOKUP_SET: u16 = 1;
 pub const NFTA_LOOKUP_SREG: u16 = 2;
 pub const NFTA_LOOKUP_FLAGS: u16 = 5;
 pub const NFT_LOOKUP_F_INV: u32 = 1;
+
+pub const NFTA_DYNSET_SET_NAME: u16 = 1;
+pub const NFTA_DYNSET_OP: u16 = 3;
+pub const NFTA_DYNSET_SREG_KEY: u16 = 4;
+pub const NFTA_DYNSET_TIMEOUT: u16 = 6;
+pub const NFTA_DYNSET_EXPR: u16 = 7;
+pub const NFTA_DYNSET_PAD: u16 = 8;
+pub const NFTA_DYNSET_FLAGS: u16 = 9;
+pub const NFT_DYNSET_OP_UPDATE: u32 = 1;
+
+/// Packets each `UNIT` seconds; both have 64 bits.
+pub const NFTA_LIMIT_RATE: u16 = 1;
+pub const NFTA_LIMIT_UNIT: u16 = 2;
+pub const NFTA_LIMIT_BURST: u16 = 3;
+pub const NFTA_LIMIT_TYPE: u16 = 4;
+pub const NFTA_LIMIT_FLAGS: u16 = 5;
+pub const NFTA_LIMIT_PAD: u16 = 6;
+pub const NFT_LIMIT_PKTS: u32 = 0;
+
+/// 16 bits.
+pub const NFTA_LOG_GROUP: u16 = 1;
+pub const NFTA_LOG_SNAPLEN: u16 = 3;
 
 pub const NFTA_IMMEDIATE_DREG: u16 = 1;
 pub const NFTA_IMMEDIATE_DATA: u16 = 2;

@@ -7,7 +7,7 @@ use nix::libc::EINTR;
 
 use super::decode;
 use super::elements;
-use super::ruleset::{BaseChain, Chain, Interval, Rule, Ruleset, Set};
+use super::ruleset::{BaseChain, Chain, Interval, Rule, Ruleset, Set, SetKind};
 use super::talk::Talk;
 use super::uapi::*;
 use crate::netlink::Netlink;
@@ -92,28 +92,23 @@ fn read(talk: &mut Talk<'_>, wanted: &Ruleset) -> Result<Ruleset> {
         },
     )
     .context("sets")?;
-    let sets: Result<Vec<Set>> = sets
-        .into_iter()
-        .map(|(name, key)| {
-            let mut found = Vec::new();
-            talk.dump(
-                NFT_MSG_GETSETELEM,
-                |b| {
-                    b.attr_str(NFTA_SET_ELEM_LIST_TABLE, table)?;
-                    b.attr_str(NFTA_SET_ELEM_LIST_SET, &name)
-                },
-                |m| decode::elements(m.payload, key, &mut found),
-            )
-            .and_then(|()| elements::intervals(key, found))
-            .with_context(|| format!("set {name}"))
-            .map(|elements| Set {
-                name,
-                key,
-                elements,
-            })
-        })
-        .collect();
-    let sets = sets?;
+    for set in &mut sets {
+        let SetKind::Intervals(intervals) = &mut set.kind else {
+            continue;
+        };
+        let mut found = Vec::new();
+        talk.dump(
+            NFT_MSG_GETSETELEM,
+            |b| {
+                b.attr_str(NFTA_SET_ELEM_LIST_TABLE, table)?;
+                b.attr_str(NFTA_SET_ELEM_LIST_SET, &set.name)
+            },
+            |m| decode::elements(m.payload, set.key, &mut found),
+        )
+        .and_then(|()| elements::intervals(set.key, found))
+        .map(|read| *intervals = read)
+        .with_context(|| format!("set {}", set.name))?;
+    }
 
     let mut chains: Vec<Chain> = Vec::new();
     talk.dump(
@@ -163,42 +158,33 @@ fn read(talk: &mut Talk<'_>, wanted: &Ruleset) -> Result<Ruleset> {
 
 /// `Err` names the first difference.
 fn differ(wanted: &Ruleset, found: &Ruleset) -> Result<()> {
-    same_names(
-        "set",
-        wanted.sets.iter().map(|s| &*s.name),
-        found.sets.iter().map(|s| &*s.name),
-    )?;
-    same_names(
-        "chain",
-        wanted.chains.iter().map(|c| &*c.name),
-        found.chains.iter().map(|c| &*c.name),
-    )?;
-    for (wanted, found) in wanted.sets.iter().zip(&found.sets) {
+    for (wanted, found) in pairs("set", &wanted.sets, &found.sets, |s| &s.name)? {
         same_set(wanted, found).with_context(|| format!("set {}", wanted.name))?;
     }
-    for (wanted, found) in wanted.chains.iter().zip(&found.chains) {
+    for (wanted, found) in pairs("chain", &wanted.chains, &found.chains, |c| &c.name)? {
         same_chain(wanted, found).with_context(|| format!("chain {}", wanted.name))?;
     }
-    // Whatever the lines above should one day not look at.
-    ensure!(wanted == found, "it differs");
     Ok(())
 }
 
-/// The kernel lists sets and chains in the order in which they were made.
-fn same_names<'a>(
+/// Pairs up what has the same name, which the kernel keeps unique; the order depends on when each was made.
+fn pairs<'a, T>(
     what: &str,
-    mut wanted: impl Iterator<Item = &'a str>,
-    mut found: impl Iterator<Item = &'a str>,
-) -> Result<()> {
-    loop {
-        match (wanted.next(), found.next()) {
-            (None, None) => return Ok(()),
-            (Some(a), Some(b)) if a == b => {}
-            (Some(a), Some(b)) => bail!("{what} {b} is where {what} {a} was meant"),
-            (Some(a), None) => bail!("{what} {a} is missing"),
-            (None, Some(b)) => bail!("{what} {b} was not meant"),
-        }
+    wanted: &'a [T],
+    found: &'a [T],
+    name: impl Fn(&T) -> &String,
+) -> Result<Vec<(&'a T, &'a T)>> {
+    if let Some(extra) = found
+        .iter()
+        .find(|f| wanted.iter().all(|w| name(w) != name(f)))
+    {
+        bail!("{what} {} was not meant", name(extra));
     }
+    let pair = |w: &'a T| match found.iter().find(|f| name(f) == name(w)) {
+        Some(f) => Ok((w, f)),
+        None => bail!("{what} {} is missing", name(w)),
+    };
+    wanted.iter().map(pair).collect()
 }
 
 fn same_set(wanted: &Set, found: &Set) -> Result<()> {
@@ -208,20 +194,34 @@ fn same_set(wanted: &Set, found: &Set) -> Result<()> {
         found.key.name(),
         wanted.key.name()
     );
+    let (SetKind::Intervals(meant), SetKind::Intervals(read)) = (&wanted.kind, &found.kind) else {
+        let show = |set: &Set| match &set.kind {
+            SetKind::Intervals(_) => "a set of intervals".to_owned(),
+            dynamic => format!("{dynamic:?}"),
+        };
+        ensure!(
+            wanted.kind == found.kind,
+            "found {}, meant {}",
+            show(found),
+            show(wanted)
+        );
+        return Ok(());
+    };
     let show =
         |i: Option<&Interval>| i.map_or("nothing".to_owned(), |i| wanted.key.show_interval(*i));
-    let longer = wanted.elements.len().max(found.elements.len());
-    for n in 0..longer {
-        let (a, b) = (wanted.elements.get(n), found.elements.get(n));
+    for n in 0..meant.len().max(read.len()) {
+        let (a, b) = (meant.get(n), read.get(n));
         ensure!(
             a == b,
             "{} elements where {} were meant: first difference {}, meant {}",
-            found.elements.len(),
-            wanted.elements.len(),
+            read.len(),
+            meant.len(),
             show(b),
             show(a)
         );
     }
+    // Whatever the lines above should one day not look at.
+    ensure!(wanted == found, "it differs");
     Ok(())
 }
 
@@ -246,5 +246,6 @@ fn same_chain(wanted: &Chain, found: &Chain) -> Result<()> {
             show(a)
         );
     }
+    ensure!(wanted == found, "it differs");
     Ok(())
 }

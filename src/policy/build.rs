@@ -1,6 +1,6 @@
 //! From a ruleset, what the user asked for and what the host is attached to, to the rules in their order.
 
-use std::net::Ipv6Addr;
+use std::net::{IpAddr, Ipv6Addr};
 
 use ipnetwork::{IpNetwork, Ipv6Network};
 
@@ -28,6 +28,10 @@ pub struct Inputs {
     /// Checked before `allowed`.
     pub denied: Vec<Allowed>,
     pub attached: Vec<Attached>,
+    /// The next hops of the host's default routes.
+    pub gateways: Vec<IpAddr>,
+    /// The servers of the host's resolv.conf that are not on its loopback.
+    pub resolvers: Vec<IpAddr>,
 }
 
 impl Inputs {
@@ -40,27 +44,29 @@ impl Inputs {
             allowed: Vec::new(),
             denied: Vec::new(),
             attached: Vec::new(),
+            gateways: Vec::new(),
+            resolvers: Vec::new(),
         }
     }
 }
 
 impl Policy {
-    /// The rules in order: loopback, neighbour discovery, what is denied, the allowlist, the ruleset's blocked groups,
-    /// its default. Entries and groups without an address give no rule.
+    /// The rules in order: loopback, neighbour discovery, what is denied, the allowlist, what the ruleset accepts and
+    /// blocks, its default. Entries and groups without an address give no rule.
     pub fn build(inputs: &Inputs) -> Policy {
         let ruleset = &inputs.ruleset;
         let mut rules = entry_rules(inputs);
-        for group in &ruleset.block {
-            let nets = members(group, inputs);
+        for entry in &ruleset.rules {
+            let nets = members(&entry.group, inputs);
             if !nets.is_empty() {
                 rules.push(Rule {
-                    name: group.name.clone(),
+                    name: rule_name(&entry.group.name, entry.service),
                     matches: Match::To {
                         nets,
-                        service: None,
-                        embedded: Embedded::Yes,
+                        service: entry.service,
+                        embedded: embedded(entry.verdict),
                     },
-                    verdict: Verdict::Block,
+                    verdict: entry.verdict,
                 });
             }
         }
@@ -120,10 +126,6 @@ fn accept(name: &str, matches: Match) -> Rule {
 ///
 /// What is denied is denied by every address that stands for it; what is allowed only as it is written.
 fn listed(word: &str, entries: &[Allowed], verdict: Verdict) -> Vec<Rule> {
-    let embedded = match verdict {
-        Verdict::Accept => Embedded::No,
-        Verdict::Block => Embedded::Yes,
-    };
     let mut services: Vec<Option<Service>> = vec![None];
     let mut nets: Vec<Vec<IpNetwork>> = vec![Vec::new()];
     let mut index = std::collections::HashMap::from([(None, 0)]);
@@ -137,17 +139,30 @@ fn listed(word: &str, entries: &[Allowed], verdict: Verdict) -> Vec<Rule> {
         nets[at].extend(&entry.addresses);
     }
     let rules = services.into_iter().zip(nets).map(|(service, nets)| Rule {
-        name: service.map_or(word.into(), |s| format!("{word} {}", service_words(s))),
+        name: rule_name(word, service),
         matches: Match::To {
             nets: nets.into_iter().collect(),
             service,
-            embedded,
+            embedded: embedded(verdict),
         },
         verdict,
     });
     rules
         .filter(|rule| matches!(&rule.matches, Match::To { nets, .. } if !nets.is_empty()))
         .collect()
+}
+
+/// `lab`, `lab tcp 445`.
+fn rule_name(group: &str, service: Option<Service>) -> String {
+    service.map_or(group.into(), |s| format!("{group} {}", service_words(s)))
+}
+
+/// What stands for a blocked address is blocked with it; nothing stands for one that is accepted.
+fn embedded(verdict: Verdict) -> Embedded {
+    match verdict {
+        Verdict::Accept => Embedded::No,
+        Verdict::Block => Embedded::Yes,
+    }
 }
 
 /// `tcp 445`, `udp 5064-5065`.
@@ -165,7 +180,10 @@ pub(super) fn service_words(service: Service) -> String {
 
 fn members(group: &Group, inputs: &Inputs) -> Nets {
     let attached = &inputs.attached;
+    let alone = |addresses: &[IpAddr]| addresses.iter().map(|a| IpNetwork::from(*a)).collect();
     match &group.source {
+        Source::Gateway => alone(&inputs.gateways),
+        Source::Resolvers => alone(&inputs.resolvers),
         Source::Attached => attached.iter().map(|a| a.net).collect(),
         Source::Home => inputs.home.iter().copied().collect(),
         Source::Prefix => attached.iter().filter_map(|a| site(a.net)).collect(),

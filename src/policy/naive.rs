@@ -5,7 +5,8 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
 use ipnetwork::{IpNetwork, Ipv4Network, Ipv6Network};
 
-use super::{Inputs, Policy, Ruleset, Verdict};
+use super::ruleset::Shelf;
+use super::{Inputs, Policy, Verdict};
 use crate::dest::{Allowed, Destination, Proto, Service, Target};
 use crate::host::Attached;
 use crate::launch::{Firewall, Netns, OnBlock, PolicyName};
@@ -58,6 +59,12 @@ impl Random {
     }
 
     fn address(&mut self) -> IpAddr {
+        // Single addresses that a ruleset names are not met by chance.
+        if self.below(50) == 0 {
+            return ["169.254.169.254", "fd00:ec2::254"][self.below(2) as usize]
+                .parse()
+                .unwrap();
+        }
         match self.below(3) {
             0 => self.v4().into(),
             1 => self.v6().into(),
@@ -177,8 +184,22 @@ fn naive_list(
 }
 
 /// What the user means, from the ruleset's words alone.
-fn naive(name: &str, home: &[IpNetwork], attached: &[Attached], dst: IpAddr) -> (Verdict, String) {
-    let attached: Vec<IpNetwork> = attached.iter().map(|a| a.net).collect();
+fn naive(inputs: &Inputs, dst: IpAddr, asked: Option<(Proto, u16)>) -> (Verdict, String) {
+    let name = inputs.ruleset.name.as_str();
+    if name == "offline" {
+        return (Verdict::Block, "default".into());
+    }
+    if name == "lateral" {
+        if inputs.gateways.contains(&dst) {
+            return (Verdict::Accept, "gateway".into());
+        }
+        if inputs.resolvers.contains(&dst)
+            && let Some((proto, 53)) = asked
+        {
+            return (Verdict::Accept, format!("resolvers {proto} 53"));
+        }
+    }
+    let attached: Vec<IpNetwork> = inputs.attached.iter().map(|a| a.net).collect();
     let prefix: Vec<IpNetwork> = attached
         .iter()
         .filter(|n| n.is_ipv6() && n.prefix() > 56 && n.prefix() < 128)
@@ -198,8 +219,15 @@ fn naive(name: &str, home: &[IpNetwork], attached: &[Attached], dst: IpAddr) -> 
         "fc00::/7",
         "fec0::/10",
     ]);
-    let mut groups = vec![("attached", attached), ("home", home.to_vec())];
-    if name == "home-lan" {
+    let mut groups = vec![];
+    if name == "lateral" {
+        groups.push((
+            "metadata",
+            listed(&["169.254.169.254/32", "fd00:ec2::254/128"]),
+        ));
+    }
+    groups.extend([("attached", attached), ("home", inputs.home.clone())]);
+    if name != "attached" {
         groups.extend([("prefix", prefix), ("private", private)]);
     }
     groups.extend([
@@ -219,8 +247,8 @@ fn naive(name: &str, home: &[IpNetwork], attached: &[Attached], dst: IpAddr) -> 
 fn decide_agrees_with_a_naive_evaluation() {
     let mut random = Random(1);
     let mut reached = std::collections::BTreeMap::<String, usize>::new();
-    for round in 0..400 {
-        let name = ["home-lan", "attached"][round % 2];
+    for round in 0..800 {
+        let name = ["home-lan", "attached", "lateral", "offline"][round % 4];
         let count = random.below(12) as usize;
         let home: Vec<IpNetwork> = (0..random.below(4)).map(|_| random.net()).collect();
         let attached: Vec<Attached> = (0..random.below(8))
@@ -245,15 +273,19 @@ fn decide_agrees_with_a_naive_evaluation() {
         let count = random.below(4) as usize;
         let denied = entries(&mut random, count);
         let firewall = Firewall {
-            policy: PolicyName::BuiltIn(name.into()),
+            policy: PolicyName::Named(name.into()),
             allow: vec![],
             deny: vec![],
             home: home.clone(),
             on_block: OnBlock::Drop,
             netns: Netns::Auto,
         };
-        let ruleset = Ruleset::load(&firewall.policy).unwrap();
+        let ruleset = Shelf::default().load(&firewall.policy).unwrap();
+        let mut addresses =
+            || -> Vec<IpAddr> { (0..random.below(3)).map(|_| random.address()).collect() };
         let inputs = Inputs {
+            gateways: addresses(),
+            resolvers: addresses(),
             allowed,
             denied,
             attached,
@@ -265,24 +297,32 @@ fn decide_agrees_with_a_naive_evaluation() {
             allowed,
             denied,
             attached,
+            gateways,
+            resolvers,
             ..
-        } = inputs;
+        } = &inputs;
         let own = home.iter().copied().chain(attached.iter().map(|a| a.net));
+        let alone = gateways
+            .iter()
+            .chain(resolvers)
+            .map(|a| IpNetwork::from(*a));
         let own: Vec<IpNetwork> = own
+            .chain(alone)
             .chain(
                 allowed
                     .iter()
-                    .chain(&denied)
+                    .chain(denied)
                     .flat_map(|a| a.addresses.clone()),
             )
             .collect();
         for _ in 0..200 {
             let dst = random.near(&own);
             let proto = [Proto::Tcp, Proto::Udp][random.below(2) as usize];
-            let asked = (random.below(3) > 0).then(|| (proto, random.below(10) as u16));
+            let port = [random.below(10) as u16, 53][random.below(2) as usize];
+            let asked = (random.below(3) > 0).then_some((proto, port));
             let (verdict, rule) = policy.decide(dst, asked);
-            let entries = naive_entries(&denied, &allowed, dst, asked);
-            let group = || naive(name, &home, &attached, dst);
+            let entries = naive_entries(denied, allowed, dst, asked);
+            let group = || naive(&inputs, dst, asked);
             let meant = entries.clone().unwrap_or_else(group);
             let (verdict_closed, rule_closed) = closed.decide(dst, asked);
             let meant_closed = entries.unwrap_or((Verdict::Block, "closed".into()));
@@ -309,6 +349,11 @@ fn decide_agrees_with_a_naive_evaluation() {
         "multicast",
         "broadcast",
         "internet",
+        "gateway",
+        "resolvers tcp 53",
+        "resolvers udp 53",
+        "metadata",
+        "default",
     ] {
         assert!(reached.get(name) > Some(&5), "{name}: {reached:?}");
     }
@@ -317,14 +362,14 @@ fn decide_agrees_with_a_naive_evaluation() {
 #[test]
 fn the_order_of_rules() {
     let firewall = Firewall {
-        policy: PolicyName::BuiltIn("home-lan".into()),
+        policy: PolicyName::Named("home-lan".into()),
         allow: vec![],
         deny: vec![],
         home: vec![],
         on_block: OnBlock::Drop,
         netns: Netns::Auto,
     };
-    let ruleset = Ruleset::load(&firewall.policy).unwrap();
+    let ruleset = Shelf::default().load(&firewall.policy).unwrap();
     let policy = Policy::build(&Inputs::new(ruleset, &firewall));
     let names: Vec<&str> = policy.rules.iter().map(|r| r.name.as_str()).collect();
     assert_eq!(

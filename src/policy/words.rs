@@ -225,7 +225,7 @@ mod tests {
     }
 
     fn policy(on_block: OnBlock) -> Policy {
-        let name = PolicyName::BuiltIn("attached".into());
+        let name = PolicyName::Named("attached".into());
         let firewall = Firewall {
             policy: name.clone(),
             allow: vec![],
@@ -243,7 +243,7 @@ mod tests {
             on_block,
             netns: Netns::Auto,
         };
-        let ruleset = Ruleset::load(&name).unwrap();
+        let ruleset = Ruleset::built_in("attached").unwrap();
         Policy::build(&Inputs {
             allowed: allowed(),
             attached: attached(),

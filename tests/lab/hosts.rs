@@ -35,7 +35,7 @@ const DEFAULT_V4: &str = "route add default via 10.10.10.1\n";
 const DEFAULT_V6: &str = "-6 route add default via fe80::1 dev eth0\n";
 
 /// One on which users may ping, as on a usual desktop.
-fn other_desk(lines: &str) -> Result<()> {
+pub fn other_desk(lines: &str) -> Result<()> {
     another_desk(lines)?;
     sysctl("ipv4.ping_group_range", "0 0")
 }
@@ -61,7 +61,7 @@ fn a_desk_without_a_carrier_starts(desk: &Desk) -> Result<()> {
     starts(desk)
 }
 
-fn wait_for(desk: &Desk, question: &str) -> Result<()> {
+pub fn wait_for(desk: &Desk, question: &str) -> Result<()> {
     let question = [question.to_owned()];
     eventually("the other desk is up", LIMIT, || {
         desk.reach_outside(&question)

@@ -35,6 +35,7 @@ mod on_block;
 mod process;
 mod reachability;
 mod refusals;
+mod rulesets;
 mod sockets;
 mod ssh;
 mod starts;
@@ -54,6 +55,7 @@ const SCENARIOS: &[&[Scenario]] = &[
     ctl_can_fail::ALL,
     reachability::ALL,
     on_block::ALL,
+    rulesets::ALL,
     loopback::ALL,
     inbound::ALL,
     dns::ALL,

@@ -124,6 +124,60 @@ pub fn policy() -> Value {
     document(all)
 }
 
+/// A set that rules fill, for a minute at most.
+pub fn dynamic(name: &str, kind: &str, size: u32) -> Value {
+    let set =
+        json!({"name": name, "type": kind, "flags": ["timeout"], "timeout": 60, "size": size});
+    json!({ "set": of_table(set) })
+}
+
+pub fn limit(rate: u32, burst: u32) -> Value {
+    json!({"limit": {"rate": rate, "burst": burst, "per": "second"}})
+}
+
+pub fn meter(set: &str, key: Value, limit: Value) -> Value {
+    json!({"meter": {"name": set, "key": key, "stmt": limit}})
+}
+
+/// Everything that is sent is logged, with limits for each destination and for all; then dropped.
+pub fn logging() -> Value {
+    let log = |group: u16, snaplen: u32| json!({"log": {"group": group, "snaplen": snaplen}});
+    let seen4 = || meter("seen4", payload("ip", "daddr"), limit(5, 10));
+    let seen6 = || meter("seen6", payload("ip6", "daddr"), limit(5, 10));
+    let (all, goto) = (
+        || limit(500, 500),
+        json!([{"counter": null}, {"goto": {"target": "blocked"}}]),
+    );
+    document(vec![
+        table(),
+        dynamic("seen4", "ipv4_addr", 4096),
+        dynamic("seen6", "ipv6_addr", 70_000),
+        dynamic("seenports", "inet_service", 1),
+        set("nets4", "ipv4_addr", json!([prefix("10.0.0.0", 8)])),
+        chain("blocked"),
+        base("output", "output", 0, "drop"),
+        rule("blocked", json!([seen4(), all(), log(1, 128)])),
+        rule("blocked", json!([seen6(), all(), log(1, 128)])),
+        rule(
+            "blocked",
+            json!([eq(payload("ip", "daddr"), "@nets4"), seen4(), {"counter": null}]),
+        ),
+        rule(
+            "blocked",
+            json!([eq(meta("nfproto"), "ipv6"), seen6(), log(65535, 1), {"drop": null}]),
+        ),
+        rule(
+            "blocked",
+            json!([
+                meter("seenports", payload("tcp", "dport"), limit(1, u32::MAX)),
+                limit(u32::MAX, 1)
+            ]),
+        ),
+        commented("nothing more", rule("blocked", json!([{"drop": null}]))),
+        commented("all", rule("output", goto)),
+    ])
+}
+
 /// Sets at the edges: empty, touching, everything, the highest value.
 pub fn edge_sets() -> Value {
     let top6 = "ffff:ffff:ffff:ffff:ffff:ffff:ffff:ffff";

@@ -9,6 +9,7 @@ use std::process::{Child, Command, Stdio};
 use claude_isolated::netlink::Netlink;
 use netlink_sys::Socket;
 use netlink_sys::protocols::NETLINK_NETFILTER;
+use nftables::schema::Nftables;
 use nix::sched::{CloneFlags, unshare};
 use nix::sys::socket::{
     AddressFamily, ControlMessage, ControlMessageOwned, MsgFlags, SockFlag, SockType, recvmsg,
@@ -89,6 +90,8 @@ impl Namespace {
     /// Lets nft load a JSON document.
     #[track_caller]
     pub fn nft_load(&self, document: &Value) {
+        let typed: Nftables<'_> = serde_json::from_value(document.clone()).unwrap();
+        let document = claude_isolated::nf::to_nft(&typed).unwrap();
         self.run(&["-j", "-f", "-"], &document.to_string()).unwrap();
     }
 

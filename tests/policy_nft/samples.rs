@@ -51,7 +51,7 @@ fn attached(nets: &[&str]) -> Vec<Attached> {
 
 fn firewall(home: &[&str], on_block: OnBlock) -> Firewall {
     Firewall {
-        policy: PolicyName::BuiltIn("home-lan".into()),
+        policy: PolicyName::Named("home-lan".into()),
         allow: vec![],
         deny: vec![],
         home: home.iter().map(|n| n.parse().unwrap()).collect(),
@@ -61,7 +61,7 @@ fn firewall(home: &[&str], on_block: OnBlock) -> Firewall {
 }
 
 pub fn build(name: &str, allow: &[Allowed], home: &[&str], on_block: OnBlock) -> Policy {
-    let ruleset = Ruleset::load(&PolicyName::BuiltIn(name.into())).unwrap();
+    let ruleset = Ruleset::built_in(name).unwrap();
     let attached = attached(&[
         "10.10.10.0/24",
         "172.17.0.0/16",
@@ -74,6 +74,12 @@ pub fn build(name: &str, allow: &[Allowed], home: &[&str], on_block: OnBlock) ->
     Policy::build(&Inputs {
         allowed: allow.to_vec(),
         attached,
+        gateways: ["10.10.10.1", "fe80::1", "169.254.7.1"]
+            .map(|a| a.parse().unwrap())
+            .into(),
+        resolvers: ["10.10.10.2", "2001:db8:53::53"]
+            .map(|a| a.parse().unwrap())
+            .into(),
         ..inputs(&ruleset, home, on_block)
     })
 }
@@ -82,8 +88,9 @@ fn inputs(ruleset: &Ruleset, home: &[&str], on_block: OnBlock) -> Inputs {
     Inputs::new(ruleset.clone(), &firewall(home, on_block))
 }
 
-pub fn samples() -> Vec<(&'static str, Policy)> {
-    let allow = [
+/// Every form that an allow entry has.
+pub fn allowlist() -> Vec<Allowed> {
+    vec![
         allowed("10.10.10.10", None),
         allowed("fd43::10", None),
         allowed("192.168.7.0/28", service(Proto::Udp, 5064, 5065)),
@@ -93,12 +100,21 @@ pub fn samples() -> Vec<(&'static str, Policy)> {
         allowed("fd43::11", service(Proto::Tcp, 400, 500)),
         allowed("10.10.10.12/30", service(Proto::Tcp, 400, 500)),
         allowed("fe80::9", service(Proto::Udp, 53, 53)),
-    ];
-    let home = ["192.168.20.0/24", "198.51.100.7", "2001:db8:7::/48"];
-    let home_lan = Ruleset::load(&PolicyName::BuiltIn("home-lan".into())).unwrap();
+    ]
+}
+
+pub const HOME: [&str; 3] = ["192.168.20.0/24", "198.51.100.7", "2001:db8:7::/48"];
+
+pub fn samples() -> Vec<(&'static str, Policy)> {
+    let (allow, home) = (allowlist(), HOME);
+    let home_lan = Ruleset::built_in("home-lan").unwrap();
     let own = "summary = \"offices\"\ndefault = \"block\"\nblock = [\"home\", \"net-4\", \"net-5\"]\n\
         [groups]\nnet-4 = [\"198.51.100.0/25\", \"198.51.100.128/26\"]\nnet-5 = [\"2001:db8:5::/48\"]\n";
     let own = Ruleset::parse("own", "own.toml", own).unwrap();
+    let ports = "summary = \"ports\"\ninclude = \"home-lan\"\naccept = [\"lab:8080/udp\", \"10.9.0.0/16:22\"]\n\
+        block = [\"lab\", \"203.0.113.0/24:25\", \"[2001:db8:9::/48]:6000-6063\"]\n\
+        [groups]\nlab = [\"10.20.0.0/16\", \"fd20::/48\"]\n";
+    let ports = Ruleset::parse("ports", "ports.toml", ports).unwrap();
     let open = own_default_accept(&own);
     // Denied parts of what is allowed, a denied host of the internet, and ports of one.
     let denied = [
@@ -124,6 +140,8 @@ pub fn samples() -> Vec<(&'static str, Policy)> {
             "attached, reject, nothing allowed",
             build("attached", &[], &home, OnBlock::Reject),
         ),
+        ("lateral", build("lateral", &allow, &home, OnBlock::Drop)),
+        ("offline", build("offline", &[], &[], OnBlock::Drop)),
         (
             "closed",
             Policy::build(&Inputs {
@@ -134,6 +152,13 @@ pub fn samples() -> Vec<(&'static str, Policy)> {
         (
             "closed, reject",
             Policy::build(&inputs(&own, &[], OnBlock::Reject)),
+        ),
+        (
+            "ports",
+            Policy::build(&Inputs {
+                allowed: allow.to_vec(),
+                ..inputs(&ports, &home, OnBlock::Reject)
+            }),
         ),
         ("own", Policy::build(&inputs(&open, &home, OnBlock::Drop))),
         ("denied", Policy::build(&with_denied(OnBlock::Drop))),

@@ -1,0 +1,199 @@
+//! The firewall's part of a launch: the host's networks, and the rules made from them.
+
+use std::ffi::OsString;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use anyhow::{Context, Result, bail};
+use ipnetwork::IpNetwork;
+use nftables::schema::Nftables;
+use nix::unistd::{getgid, getgroups, getuid};
+
+use super::RESOLV_CONF;
+use crate::dest::Allowed;
+use crate::dns::{self, resolv::Resolv};
+use crate::host::uplink::{self, Uplink};
+use crate::host::{Network, attached, names};
+use crate::launch::{self, Netns};
+use crate::policy::ruleset::{Dns, Shelf};
+use crate::policy::{Inputs, Policy, document};
+use crate::stage::{namespace, pasta};
+
+/// How long names of the allowlist may take to resolve.
+const NAMES: Duration = Duration::from_secs(5);
+
+pub struct Firewall {
+    pub way: Way,
+    pub policy: Policy,
+    pub document: Nftables<'static>,
+    /// What the policy was made from.
+    pub inputs: Inputs,
+    pub uplink: Uplink,
+    pub pasta: PathBuf,
+    /// getent, which resolves names as the host does.
+    pub getent: Option<PathBuf>,
+    /// The host's resolvers.
+    pub resolv: Resolv,
+}
+
+/// Who makes the namespaces.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Way {
+    /// pasta, and it executes the inner stage in them.
+    Pasta,
+    /// We ourselves; pasta attaches to them.
+    Attach,
+}
+
+impl Firewall {
+    /// pasta's command line; where it attaches, to the process `target`.
+    pub fn pasta_argv(&self, self_exe: &Path, target: &str) -> Vec<OsString> {
+        match self.way {
+            Way::Pasta => pasta::creating(&self.pasta, &self.uplink, self_exe),
+            Way::Attach => pasta::attaching(&self.pasta, &self.uplink, getuid().is_root(), target),
+        }
+    }
+}
+
+/// A policy and what it was made from.
+pub struct Decided {
+    pub network: Network,
+    /// The host's resolvers.
+    pub resolv: Resolv,
+    pub inputs: Inputs,
+    pub policy: Policy,
+}
+
+/// Reads of the host what the policy needs; names are looked up by `getent`.
+pub fn decide(
+    asked: &launch::Firewall,
+    shelf: &Shelf,
+    getent: Option<&Path>,
+    warnings: &mut Vec<String>,
+) -> Result<Decided> {
+    let ruleset = shelf.load(&asked.policy)?;
+    let network = Network::read().context("cannot read the host's networks")?;
+    let resolv = Resolv::read(Path::new(RESOLV_CONF));
+    let resolv = resolv.unwrap_or_else(|_| Resolv::parse("", |_| None));
+    let resolve = |entries| names::resolve(entries, getent, NAMES);
+    let (allowed, unresolved) = resolve(&asked.allow);
+    let unresolved = unresolved.into_iter();
+    warnings.extend(unresolved.map(|name| format!("allow entry {name}: starting without it")));
+    let (denied, unresolved) = resolve(&asked.deny);
+    let unresolved = unresolved.into_iter();
+    warnings.extend(unresolved.map(|name| format!("deny entry {name}: nothing is denied by it")));
+    let inputs = Inputs {
+        allowed,
+        denied,
+        attached: attached::attached(&network),
+        gateways: network.gateways(),
+        resolvers: resolv.reachable(),
+        ..Inputs::new(ruleset, asked)
+    };
+    Ok(Decided {
+        policy: Policy::build(&inputs),
+        network,
+        resolv,
+        inputs,
+    })
+}
+
+pub fn prepare(
+    asked: &launch::Firewall,
+    shelf: &Shelf,
+    pasta: PathBuf,
+    getent: Option<PathBuf>,
+    warnings: &mut Vec<String>,
+) -> Result<Firewall> {
+    let Decided {
+        network,
+        resolv,
+        inputs,
+        policy,
+    } = decide(asked, shelf, getent.as_deref(), warnings)?;
+    warnings.extend(of_no_use(&inputs.allowed, &network));
+    warnings.extend(ping_excluded());
+    Ok(Firewall {
+        way: choose_way(asked.netns)?,
+        document: document::document(&policy),
+        policy,
+        inputs,
+        getent,
+        uplink: uplink::uplink(&network),
+        pasta,
+        resolv,
+    })
+}
+
+impl Firewall {
+    /// The sandbox's resolv.conf.
+    pub fn resolv_conf(&self) -> String {
+        match self.inputs.ruleset.dns {
+            Dns::All => self.resolv.for_sandbox(dns::ADDRESS),
+            // The C libraries then ask this machine, where nothing listens, and say so at once.
+            Dns::None => format!("# No names resolve: policy {}\n", self.policy.name),
+        }
+    }
+
+    /// Whether queries are relayed.
+    pub fn relays_dns(&self) -> bool {
+        self.inputs.ruleset.dns != Dns::None
+    }
+}
+
+/// pasta that makes the namespaces as root hangs (seen with those of 2023 and 2025), and its PID namespace needs a
+/// fresh `/proc`, which a container may deny.
+fn choose_way(netns: Netns) -> Result<Way> {
+    let root = getuid().is_root();
+    Ok(match netns {
+        Netns::Pasta if root => bail!(
+            "netns = \"pasta\" does not work as root, where pasta that makes the namespace hangs: \"auto\" or \"attach\" do"
+        ),
+        Netns::Pasta => Way::Pasta,
+        Netns::Attach => Way::Attach,
+        Netns::Auto if root || !namespace::fresh_proc_mounts() => Way::Attach,
+        Netns::Auto => Way::Pasta,
+    })
+}
+
+/// A line for each allow entry that names this machine: inside, its addresses are the sandbox's own.
+fn of_no_use(allowed: &[Allowed], network: &Network) -> Vec<String> {
+    let own = |net: &IpNetwork| {
+        net.ip().is_loopback()
+            || network
+                .addresses
+                .iter()
+                .any(|own| own.addr.ip() == net.ip() && single(net))
+    };
+    let named = allowed
+        .iter()
+        .filter(|allowed| allowed.addresses.iter().any(own));
+    let line = |allowed: &Allowed| {
+        format!(
+            "allow entry {} is this machine: inside, that address is the sandbox's own, and services of the desktop \
+             are not reached",
+            allowed.entry
+        )
+    };
+    named.map(line).collect()
+}
+
+fn single(net: &IpNetwork) -> bool {
+    net.prefix() == if net.is_ipv4() { 32 } else { 128 }
+}
+
+/// A line when the host does not let the user ping (icmp(7), `ping_group_range`): pasta sends the sandbox's echo
+/// requests in the user's name.
+pub fn ping_excluded() -> Option<String> {
+    let range = std::fs::read_to_string("/proc/sys/net/ipv4/ping_group_range").ok()?;
+    let mut bounds = range.split_whitespace().map(|bound| bound.parse::<u32>());
+    let (low, high) = (bounds.next()?.ok()?, bounds.next()?.ok()?);
+    let mut groups = getgroups().unwrap_or_default();
+    groups.push(getgid());
+    let inside = groups
+        .iter()
+        .any(|gid| (low..=high).contains(&gid.as_raw()));
+    (!inside).then(|| {
+        "ping will not work in the sandbox: the host's sysctl net.ipv4.ping_group_range excludes your groups".into()
+    })
+}

@@ -1,0 +1,167 @@
+//! The rulesets beside the default, and the user's own.
+
+use std::fs;
+use std::path::Path;
+
+use anyhow::{Context, Result, ensure};
+
+use crate::harness::network::{ISP, NAS, RTR, TV, batch, on, sysctl};
+use crate::harness::services::{TCP_PORT, UDP_PORT};
+use crate::harness::{Desk, EVERYONE, ONCE, Scenario, scenario};
+use crate::hosts::{other_desk, wait_for};
+use crate::reachability::questions;
+
+pub const ALL: &[Scenario] = &[
+    scenario!(
+        lateral_leaves_the_way_out_open_and_closes_the_neighbours,
+        EVERYONE
+    ),
+    scenario!(lateral_reaches_a_device_by_its_bare_address),
+    scenario!(lateral_works_behind_a_link_local_gateway),
+    scenario!(lateral_works_without_a_next_hop),
+    scenario!(offline_reaches_nobody_and_resolves_nothing, EVERYONE),
+    scenario!(a_ruleset_of_the_users_own_is_found_by_its_name),
+    scenario!(
+        a_ruleset_in_the_workspace_is_read_only_with_what_it_includes,
+        ONCE
+    ),
+    scenario!(a_wrong_ruleset_is_refused, ONCE),
+];
+
+fn all() -> Vec<String> {
+    [&RTR, &NAS, &TV, &ISP]
+        .into_iter()
+        .flat_map(questions)
+        .collect()
+}
+
+fn is_isp(question: &str) -> bool {
+    questions(&ISP).iter().any(|q| q == question)
+}
+
+fn lateral_leaves_the_way_out_open_and_closes_the_neighbours(desk: &Desk) -> Result<()> {
+    // What the gateway's link-local address stands for differs between versions of pasta.
+    let mut asked = all();
+    asked.retain(|question| !question.contains("fe80::1/") && !question.ends_with("fe80::1"));
+    desk.reach(&["--policy", "lateral"], &asked)?.all(
+        "isp and the gateway are reached",
+        |question, answer| {
+            let gateway = question.split('/').nth(1) == Some(RTR.v4);
+            answer.is_open() == (is_isp(question) || gateway)
+        },
+    )
+}
+
+fn lateral_reaches_a_device_by_its_bare_address(desk: &Desk) -> Result<()> {
+    desk.config(&format!("policy = \"lateral\"\nallow = [{:?}]", NAS.v4))?;
+    let asked: Vec<String> = [&NAS, &TV].into_iter().flat_map(questions).collect();
+    desk.reach(&[], &asked)?.all(
+        "nas is reached by its address, its neighbour is not",
+        |question, answer| answer.is_open() == (question.split('/').nth(1) == Some(NAS.v4)),
+    )
+}
+
+fn lateral_works_behind_a_link_local_gateway(desk: &Desk) -> Result<()> {
+    // Both ways run this at the same time.
+    batch("rtr", "addr replace 169.254.7.1/24 dev eth0\n")?;
+    other_desk("addr add 169.254.7.{n}/24 dev eth0\nroute add default via 169.254.7.1\n")?;
+    wait_for(desk, "tcp/203.0.113.10/80")?;
+    let asked = [
+        format!("tcp/{}/{TCP_PORT}", ISP.v4),
+        format!("udp/{}/{UDP_PORT}", ISP.v4),
+        format!("tcp/169.254.7.1/{TCP_PORT}"),
+        format!("tcp/{}/{TCP_PORT}", TV.v4),
+    ];
+    desk.reach(&["--policy", "lateral"], &asked)?
+        .all("isp and the gateway are reached", |question, answer| {
+            answer.is_open() != question.contains(TV.v4)
+        })
+}
+
+fn lateral_works_without_a_next_hop(desk: &Desk) -> Result<()> {
+    other_desk("addr add 10.10.10.{n}/24 dev eth0\nroute add default dev eth0\n")?;
+    on("rtr", || sysctl("ipv4.conf.eth0.proxy_arp", "1"))??;
+    wait_for(desk, "tcp/203.0.113.10/80")?;
+    let asked: Vec<String> = all().into_iter().filter(|q| !q.contains("::")).collect();
+    desk.reach(&["--policy", "lateral"], &asked)?
+        .all("only isp is reached", |question, answer| {
+            answer.is_open() == question.contains(ISP.v4)
+        })
+}
+
+fn offline_reaches_nobody_and_resolves_nothing(desk: &Desk) -> Result<()> {
+    desk.reach(&["--policy", "offline"], &all())?
+        .all("nobody is reached", |_, answer| !answer.is_open())?;
+    // Refused at once: no resolver is waited for.
+    let script = "timeout 2 getent hosts isp.example; echo $?; \
+        (exec 3<>/dev/tcp/127.0.0.1/1) 2>&1 | grep -q refused && echo refused";
+    let done = desk.shell(&["--policy", "offline"], script)?;
+    ensure!(done.stdout == "2\nrefused\n", "{done:?}");
+    Ok(())
+}
+
+fn write(path: &Path, text: &str) -> Result<()> {
+    fs::create_dir_all(path.parent().context("no parent")?)?;
+    Ok(fs::write(path, text)?)
+}
+
+fn a_ruleset_of_the_users_own_is_found_by_its_name(desk: &Desk) -> Result<()> {
+    let file = desk.home.join(".config/claude-isolated/rulesets/lab.toml");
+    let text = format!(
+        "summary = \"the lab\"\ninclude = \"attached\"\naccept = [\"device:{TCP_PORT}\"]\nblock = [\"{}:{UDP_PORT}/udp\"]\n\
+         [groups]\ndevice = [\"{}\"]\n",
+        ISP.v4, TV.v4
+    );
+    write(&file, &text)?;
+    desk.config("policy = \"lab\"")?;
+    let asked: Vec<String> = [&TV, &ISP].into_iter().flat_map(questions).collect();
+    desk.reach(&[], &asked)?
+        .all("the ruleset's ports decide", |question, answer| {
+            let device = question == format!("tcp/{}/{TCP_PORT}", TV.v4);
+            let closed = question == format!("udp/{}/{UDP_PORT}", ISP.v4);
+            answer.is_open() == (device || is_isp(question) && !closed)
+        })
+}
+
+fn a_ruleset_in_the_workspace_is_read_only_with_what_it_includes(desk: &Desk) -> Result<()> {
+    let base = desk.home.join("work/rules/base.toml");
+    write(
+        &base,
+        "summary = \"b\"\ndefault = \"accept\"\nblock = [\"attached\"]\n",
+    )?;
+    let own = desk.home.join("work/rules/own.toml");
+    write(&own, "summary = \"o\"\ninclude = \"./base.toml\"\n")?;
+    let work = desk.home.join("work");
+    let script = format!(
+        "for f in {0} {1}; do echo x >> $f; mv $f $f.old; done 2>/dev/null; cat {0} | wc -l",
+        base.display(),
+        own.display()
+    );
+    let (work, own) = (work.display().to_string(), own.display().to_string());
+    let done = desk.shell(&["-w", &work, "--policy", &own], &script)?;
+    ensure!(done.stdout.trim() == "3", "{done:?}");
+    Ok(())
+}
+
+fn a_wrong_ruleset_is_refused(desk: &Desk) -> Result<()> {
+    let file = desk.home.join(".config/claude-isolated/rulesets/lab.toml");
+    write(
+        &file,
+        "summary = \"s\"\ndefault = \"accept\"\nblock = [\"atached\"]\n",
+    )?;
+    for (name, says) in [
+        (
+            "lab",
+            "lab.toml line 3: `block` names a group `atached` (`attached`?)",
+        ),
+        (
+            "lba",
+            "no ruleset `lba` (`lab`?): there are `attached`, `home-lan`, `lab`, `lateral`, `offline`",
+        ),
+    ] {
+        let done = desk.run(&["--policy", name, "-x", "/bin/echo", "started"])?;
+        let refused = done.code() == 125 && done.stdout.is_empty();
+        ensure!(refused && done.stderr.contains(says), "{done:?}");
+    }
+    Ok(())
+}
