@@ -153,7 +153,7 @@ fn listed(word: &str, entries: &[Allowed], verdict: Verdict) -> Vec<Rule> {
 }
 
 /// `lab`, `lab tcp 445`.
-fn rule_name(group: &str, service: Option<Service>) -> String {
+pub(super) fn rule_name(group: &str, service: Option<Service>) -> String {
     service.map_or(group.into(), |s| format!("{group} {}", service_words(s)))
 }
 

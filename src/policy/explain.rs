@@ -8,7 +8,7 @@ use anyhow::{Result, bail, ensure};
 use ipnetwork::IpNetwork;
 use serde::{Deserialize, Serialize};
 
-use super::build::{CLOSED, Inputs, service_words, site};
+use super::build::{CLOSED, Inputs, rule_name, service_words, site};
 use super::embed::stands_for;
 use super::ruleset::Source;
 use super::words::verdict_word;
@@ -221,12 +221,11 @@ fn because(rule: &Rule, inputs: &Inputs, address: IpAddr) -> String {
             }
         };
     };
-    let (entries, kind) = match rule.verdict {
-        Verdict::Accept => (&inputs.allowed, "allow"),
-        Verdict::Block => (&inputs.denied, "deny"),
-    };
-    if rule.verdict == Verdict::Accept || rule.name.split(' ').next() == Some(kind) {
-        return by_entry(entries, kind, service, address);
+    // No group of a ruleset may be called so.
+    match rule.name.split(' ').next() {
+        Some("allow") => return by_entry(&inputs.allowed, "allow", service, address),
+        Some("deny") => return by_entry(&inputs.denied, "deny", service, address),
+        _ => {}
     }
     let (because, stands) = by_group(rule, inputs, address);
     match stands {
@@ -251,10 +250,14 @@ fn by_entry(entries: &[Allowed], kind: &str, service: Option<Service>, address: 
 
 /// In words, and whether it is about an IPv4 address that the address stands for.
 fn by_group(rule: &Rule, inputs: &Inputs, address: IpAddr) -> (String, bool) {
-    let group = inputs.ruleset.block.iter().find(|g| g.name == rule.name);
+    let entry = inputs
+        .ruleset
+        .rules
+        .iter()
+        .find(|entry| rule_name(&entry.group.name, entry.service) == rule.name);
     let ruleset = &inputs.ruleset.name;
     let words = |a: &Attached| format!("{} ({})", a.device, a.source);
-    let found = match group.map(|group| &group.source) {
+    let found = match entry.map(|entry| &entry.group.source) {
         Some(Source::Attached) => {
             let nets = inputs.attached.iter().map(|a| (a.net, a));
             holding(nets, address)
@@ -270,6 +273,8 @@ fn by_group(rule: &Rule, inputs: &Inputs, address: IpAddr) -> (String, bool) {
                 (of, stands)
             })
         }
+        Some(Source::Gateway) => Some(("it is the host's gateway".into(), false)),
+        Some(Source::Resolvers) => Some(("it is a resolver of the host's".into(), false)),
         Some(Source::Home) => {
             let nets = inputs.home.iter().map(|net| (*net, ()));
             holding(nets, address).map(|(net, (), stands)| {
@@ -283,7 +288,7 @@ fn by_group(rule: &Rule, inputs: &Inputs, address: IpAddr) -> (String, bool) {
             .map(|(net, (), stands)| (format!("ruleset {ruleset} lists {net}"), stands)),
         None => None,
     };
-    found.unwrap_or_else(|| (format!("ruleset {ruleset} blocks it"), false))
+    found.unwrap_or_else(|| (format!("ruleset {ruleset} names it"), false))
 }
 
 /// The longest of the networks that hold the address, or one that it stands for.

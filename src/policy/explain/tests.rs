@@ -1,5 +1,5 @@
 use super::*;
-use crate::launch::{OnBlock, PolicyName};
+use crate::launch::OnBlock;
 use crate::policy::Ruleset;
 
 struct Sample {
@@ -21,7 +21,7 @@ fn sample(on_block: OnBlock) -> Sample {
         source: "route, table 254".into(),
     });
     let inputs = Inputs {
-        ruleset: Ruleset::load(&PolicyName::BuiltIn("home-lan".into())).unwrap(),
+        ruleset: Ruleset::built_in("home-lan").unwrap(),
         home: vec!["198.51.100.0/24".parse().unwrap()],
         on_block,
         allowed: vec![
@@ -31,6 +31,8 @@ fn sample(on_block: OnBlock) -> Sample {
         ],
         denied: vec![allowed("203.0.113.0/24:25", &["203.0.113.0/24"])],
         attached: attached.to_vec(),
+        gateways: Vec::new(),
+        resolvers: Vec::new(),
     };
     Sample {
         policy: Policy::build(&inputs),
@@ -150,4 +152,19 @@ fn questions() {
         let error = format!("{:#}", text.parse::<Question>().unwrap_err());
         assert!(error.contains(says), "{text}: {error}");
     }
+}
+
+#[test]
+fn what_a_ruleset_accepts() {
+    let mut inputs = sample(OnBlock::Drop).inputs;
+    inputs.ruleset = Ruleset::built_in("lateral").unwrap();
+    inputs.gateways = vec!["10.10.10.1".parse().unwrap()];
+    let lateral = Sample {
+        policy: Policy::build(&inputs),
+        inputs,
+    };
+    assert_eq!(
+        lateral.ask("10.10.10.1:80").sentence("it"),
+        "it is accepted by rule `gateway`: it is the host's gateway."
+    );
 }
