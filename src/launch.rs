@@ -41,6 +41,7 @@ pub struct Launch {
     /// Programs may create user namespaces.
     pub nested: bool,
     pub services: Services,
+    pub log: Log,
     /// Every configuration file that was read, as opened (absolute): kept read-only inside the sandbox.
     pub config_files: Vec<PathBuf>,
     /// One line each, for stderr.
@@ -108,6 +109,15 @@ pub struct Filesystem {
     pub write: Vec<PathBuf>,
     pub read: Vec<PathBuf>,
     pub nas: Option<PathBuf>,
+}
+
+/// What is said of blocked destinations.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct Log {
+    /// Absolute: it gets a line for each of them.
+    pub file: Option<PathBuf>,
+    /// Nothing at the end of a run.
+    pub quiet: bool,
 }
 
 /// Merges the defaults, the configuration files, the environment and `args`, the arguments after the program's own name;
@@ -195,6 +205,7 @@ pub fn resolve(args: Vec<OsString>, env: &Environment, cwd: &Path) -> Result<Req
         files: config.more,
         nested: config.nested,
         services: config.services,
+        log: config.log,
         config_files: config.files,
         warnings,
     }))

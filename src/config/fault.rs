@@ -139,7 +139,7 @@ mod tests {
             ),
             (
                 "[net]",
-                "1: there is no key net; the sections are: firewall, filesystem, sandbox, program, project",
+                "1: there is no key net; the sections are: firewall, filesystem, sandbox, program, log, project",
             ),
             (
                 "[[project]]\npath = '/a'\n[project.firewall]\npolcy = 'x'",

@@ -12,7 +12,7 @@ use anyhow::{Context, Result};
 use ipnetwork::IpNetwork;
 
 use crate::dest::Destination;
-use crate::launch::{Files, Netns, OnBlock, PolicyName, Services};
+use crate::launch::{Files, Log, Netns, OnBlock, PolicyName, Services};
 use environment::{Environment, expand};
 pub use schema::is_file;
 
@@ -39,6 +39,7 @@ pub struct Config {
     pub services: Services,
     pub command: PathBuf,
     pub args: Vec<String>,
+    pub log: Log,
     /// The files that were read, in order.
     pub files: Vec<PathBuf>,
     /// One line each.
@@ -64,6 +65,7 @@ impl Default for Config {
             services: Services::default(),
             command: "claude".into(),
             args: vec!["--dangerously-skip-permissions".into()],
+            log: Log::default(),
             files: Vec::new(),
             warnings: Vec::new(),
         }
@@ -111,6 +113,7 @@ impl Config {
             filesystem,
             sandbox,
             program,
+            log,
             project: _,
         } = file;
         match firewall.enabled {
@@ -183,6 +186,10 @@ impl Config {
                 .args
                 .map(|args| args.into_iter().map(|a| a.0.0).collect()),
         );
+        if let Some(file) = log.file {
+            self.log.file = file.0.0.map(|file| expand(&file.0, home));
+        }
+        set(&mut self.log.quiet, log.quiet);
     }
 }
 

@@ -21,6 +21,7 @@ pub struct File {
     pub filesystem: Filesystem,
     pub sandbox: Sandbox,
     pub program: Program,
+    pub log: Log,
     pub project: Vec<Project>,
 }
 
@@ -37,6 +38,8 @@ pub struct Project {
     pub sandbox: Sandbox,
     #[serde(default)]
     pub program: Program,
+    #[serde(default)]
+    pub log: Log,
 }
 
 /// The table of [`Project`]s in a file.
@@ -50,6 +53,7 @@ impl Project {
             filesystem: self.filesystem,
             sandbox: self.sandbox,
             program: self.program,
+            log: self.log,
             project: Vec::new(),
         }
     }
@@ -72,7 +76,7 @@ pub struct Firewall {
 pub struct Filesystem {
     pub write: Vec<Checked<AnchoredPath>>,
     pub read: Vec<Checked<AnchoredPath>>,
-    pub nas: Option<Checked<Nas>>,
+    pub nas: Option<Checked<PathOrNone>>,
     pub hide: Vec<Checked<Pattern>>,
 }
 
@@ -115,6 +119,13 @@ impl Sandbox {
 pub struct Program {
     pub command: Option<Checked<Command>>,
     pub args: Option<Vec<Checked<Argument>>>,
+}
+
+#[derive(Debug, Default, serde::Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct Log {
+    pub file: Option<Checked<PathOrNone>>,
+    pub quiet: Option<bool>,
 }
 
 /// A string that was read as a `T`; what is wrong with it is an error of its place in the file.
@@ -215,15 +226,15 @@ impl FromStr for VariablePattern {
     }
 }
 
-/// A directory, or none where the value is empty.
+/// A path, or none where the value is empty.
 #[derive(Debug)]
-pub struct Nas(pub Option<AnchoredPath>);
+pub struct PathOrNone(pub Option<AnchoredPath>);
 
-impl FromStr for Nas {
+impl FromStr for PathOrNone {
     type Err = anyhow::Error;
 
     fn from_str(text: &str) -> Result<Self> {
-        Ok(Nas(match text {
+        Ok(PathOrNone(match text {
             "" => None,
             _ => Some(text.parse()?),
         }))
@@ -303,12 +314,13 @@ pub fn project_keys() -> &'static [&'static str] {
 }
 
 /// Every section with its keys, in the order of the structures above.
-pub fn sections() -> [(&'static str, &'static [&'static str]); 4] {
+pub fn sections() -> [(&'static str, &'static [&'static str]); 5] {
     [
         ("firewall", keys::<Firewall>()),
         ("filesystem", keys::<Filesystem>()),
         ("sandbox", keys::<Sandbox>()),
         ("program", keys::<Program>()),
+        ("log", keys::<Log>()),
     ]
 }
 

@@ -139,6 +139,9 @@ fn the_samples_of_the_example_are_valid() {
     assert_eq!(config.command, place.env.home.join(".local/bin/claude"));
     let mine = place.env.home.join(".config/claude-isolated/mine.toml");
     assert_eq!(config.policy, PolicyName::File(mine));
+    let log = place.env.home.join("blocked.jsonl");
+    assert_eq!(config.log.file, Some(log));
+    assert!(config.log.quiet);
     assert_eq!(config.warnings.len(), 2, "{:?}", config.warnings);
 }
 
@@ -152,7 +155,7 @@ fn later_files_win_and_lists_add_up() {
         "[firewall]\nenabled = false\npolicy = 'attached'\nallow = ['10.0.0.1']\nhome = ['10.1.0.0/16']\n\
          on-block = 'reject'\nnetns = 'pasta'\n\
          [filesystem]\nwrite = ['~/a']\nread = ['~/b']\nnas = '/mnt/nas'\nhide = ['.env', '~/k']\n\
-         [sandbox]\nseccomp = false\nnested = true\nssh = 'files'\nusb = true\ngit-config = 'keep'\ncache = 'none'\nenv-clear = true\nenv-pass = ['A_*']\nenv-set = {X = 'y'}\n[program]\ncommand = 'codex'\nargs = ['a', 'b']\n",
+         [sandbox]\nseccomp = false\nnested = true\nssh = 'files'\nusb = true\ngit-config = 'keep'\ncache = 'none'\nenv-clear = true\nenv-pass = ['A_*']\nenv-set = {X = 'y'}\n[program]\ncommand = 'codex'\nargs = ['a', 'b']\n[log]\nfile = '~/log'\nquiet = true\n",
     );
     let system = Config {
         firewall_off: Some(place.env.system_config.clone()),
@@ -187,6 +190,10 @@ fn later_files_win_and_lists_add_up() {
         },
         command: "codex".into(),
         args: vec!["a".into(), "b".into()],
+        log: Log {
+            file: Some(place.env.home.join("log")),
+            quiet: true,
+        },
         files: vec![place.env.system_config.clone()],
         warnings: vec![],
     };
@@ -201,7 +208,7 @@ fn later_files_win_and_lists_add_up() {
         "[firewall]\nenabled = true\npolicy = '/p/mine'\nallow = ['10.0.0.2']\ndeny = ['10.0.0.3:22']\nhome = ['10.2.0.0/16']\n\
          on-block = 'drop'\nnetns = 'auto'\n\
          [filesystem]\nwrite = ['~/c']\nread = ['~']\nnas = ''\n\
-         [sandbox]\nseccomp = true\nnested = false\nssh = 'agent'\ngh = false\ngit-config = 'restore'\ncache = 'private'\nenv-clear = false\n[program]\ncommand = '~/bin/claude'\nargs = []\n",
+         [sandbox]\nseccomp = true\nnested = false\nssh = 'agent'\ngh = false\ngit-config = 'restore'\ncache = 'private'\nenv-clear = false\n[program]\ncommand = '~/bin/claude'\nargs = []\n[log]\nfile = ''\nquiet = false\n",
     );
     let meant = Config {
         firewall_off: None,
@@ -235,6 +242,7 @@ fn later_files_win_and_lists_add_up() {
         },
         command: place.env.home.join("bin/claude"),
         args: vec![],
+        log: Log::default(),
         ..both
     };
     assert_eq!(place.load().unwrap(), meant);

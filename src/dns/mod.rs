@@ -2,10 +2,12 @@
 //!
 //! The sandbox's network namespace has one UDP and one TCP socket on [`ADDRESS`]:[`PORT`]; whoever holds them outside,
 //! in the host's network, runs a [`relay::Relay`] in its poll loop. Queries and answers pass unchanged, to whatever the
-//! host's resolv.conf names at that moment. [`resolv::Resolv::for_sandbox`] is the resolv.conf that goes with it.
+//! host's resolv.conf names at that moment. [`names::Names`] is what the answers said. [`resolv::Resolv::for_sandbox`] is the resolv.conf that goes with it.
 
+mod answer;
 mod connect;
 mod message;
+pub mod names;
 mod pipe;
 pub mod relay;
 pub mod resolv;

@@ -33,10 +33,17 @@ impl Pipe {
         self.closed
     }
 
-    /// Passes on what there is, as far as both sides go; whether anything moved. Both streams are non-blocking.
+    /// Passes on what there is, as far as both sides go; whether anything moved. Both streams are non-blocking. What is
+    /// read is shown to `see`.
     ///
     /// `Err` when either side is gone.
-    pub fn pump(&mut self, from: &TcpStream, to: &TcpStream, buf: &mut [u8]) -> io::Result<bool> {
+    pub fn pump(
+        &mut self,
+        from: &TcpStream,
+        to: &TcpStream,
+        buf: &mut [u8],
+        mut see: impl FnMut(&[u8]),
+    ) -> io::Result<bool> {
         let mut moved = false;
         for _ in 0..BURST {
             while !self.pending.is_empty() {
@@ -51,7 +58,10 @@ impl Pipe {
             }
             match unless_blocked((&mut &*from).read(&mut buf[..CHUNK]))? {
                 Some(0) => self.ended = true,
-                Some(len) => self.pending.extend_from_slice(&buf[..len]),
+                Some(len) => {
+                    self.pending.extend_from_slice(&buf[..len]);
+                    see(&buf[..len]);
+                }
                 None => return Ok(moved),
             }
             moved = true;

@@ -10,6 +10,7 @@ use nix::fcntl::{FcntlArg, FdFlag, fcntl};
 use nix::poll::PollFlags;
 use nix::sys::socket::{setsockopt, sockopt::RcvBuf};
 
+use super::names::Shared;
 use super::servers::Servers;
 use super::tcp::Sessions;
 use super::udp::Forwarder;
@@ -49,6 +50,7 @@ pub struct Relay {
     servers: Servers,
     udp: Forwarder,
     tcp: Sessions,
+    names: Shared,
     /// Shared by all: what is read is passed on at once, and only kept where it must be.
     buf: Box<[u8]>,
 }
@@ -71,8 +73,14 @@ impl Relay {
             servers: Servers::new(resolv_conf),
             udp: Forwarder::new(udp),
             tcp: Sessions::new(tcp),
+            names: Shared::default(),
             buf: vec![0; DATAGRAM].into(),
         })
+    }
+
+    /// What the answers have said, for others that run in the same loop.
+    pub fn names(&self) -> Shared {
+        self.names.clone()
     }
 
     /// What to wait for; another set after each call that changes something.
@@ -92,8 +100,18 @@ impl Relay {
     /// Serves a descriptor that is ready for anything, errors included. One that is not, or no longer, the relay's is
     /// passed over, so a loop may hand it all that poll(2) gave.
     pub fn ready(&mut self, fd: RawFd, now: Instant) {
-        self.udp.ready(fd, &mut self.servers, now, &mut self.buf);
-        self.tcp.ready(fd, &mut self.servers, now, &mut self.buf);
+        let names = &mut *self.names.lock();
+        self.udp
+            .ready(fd, &mut self.servers, names, now, &mut self.buf);
+        self.tcp
+            .ready(fd, &mut self.servers, names, now, &mut self.buf);
+    }
+
+    /// The host's network is another: its resolvers may be, too, and those that failed may be reached now. What is in
+    /// flight is asked anew.
+    pub fn network_changed(&mut self, now: Instant) {
+        self.servers.network_changed();
+        self.udp.restart(&mut self.servers, now);
     }
 
     /// Does what is due by `now`.

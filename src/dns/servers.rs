@@ -76,6 +76,12 @@ impl Servers {
         self.failed.retain(|(failed, _)| *failed != server);
     }
 
+    /// No server has failed in the network that there is now, and the file is looked at before the next query.
+    pub fn network_changed(&mut self) {
+        self.failed.clear();
+        self.checked = None;
+    }
+
     /// Reads the file again if it is another. While there is none, or none that can be read, the servers stay: it is
     /// missing for a moment when some network managers replace it.
     fn refresh(&mut self) {
@@ -182,6 +188,21 @@ mod tests {
         assert_eq!(hosts(&mut servers, now + CHECK), ["10.0.0.2"]);
         dir.write("b", "nameserver 10.0.0.33\n");
         assert_eq!(hosts(&mut servers, now + CHECK * 2), ["10.0.0.33"]);
+    }
+
+    #[test]
+    fn after_a_change_of_the_network_the_file_is_looked_at_at_once_and_no_server_is_shunned() {
+        let dir = Dir::new("network");
+        let text = "nameserver 10.0.0.1\nnameserver 10.0.0.2\n";
+        let mut servers = Servers::new(dir.write("r", text));
+        let now = Instant::now();
+        let first = servers.in_order(now)[0];
+        servers.failed(first, now);
+        servers.network_changed();
+        assert_eq!(hosts(&mut servers, now), ["10.0.0.1", "10.0.0.2"]);
+        dir.write("r", "nameserver 10.0.0.33\n");
+        servers.network_changed();
+        assert_eq!(hosts(&mut servers, now), ["10.0.0.33"]);
     }
 
     #[test]

@@ -8,6 +8,7 @@ use std::time::{Duration, Instant};
 use nix::poll::PollFlags;
 
 use super::connect;
+use super::names::{Names, Stream};
 use super::pipe::Pipe;
 use super::servers::Servers;
 
@@ -40,6 +41,8 @@ struct Session {
     others: std::vec::IntoIter<SocketAddr>,
     up: Pipe,
     down: Pipe,
+    /// What comes down.
+    answers: Stream,
     /// When the server, or the connection, is given up.
     until: Instant,
 }
@@ -69,11 +72,18 @@ impl Sessions {
     }
 
     /// Does what `fd` can do now, if it is one of ours.
-    pub fn ready(&mut self, fd: RawFd, servers: &mut Servers, now: Instant, buf: &mut [u8]) {
+    pub fn ready(
+        &mut self,
+        fd: RawFd,
+        servers: &mut Servers,
+        names: &mut Names,
+        now: Instant,
+        buf: &mut [u8],
+    ) {
         if fd == self.listener.as_raw_fd() {
             self.accept(servers, now);
         } else if let Some(at) = self.open.iter().position(|session| session.has(fd))
-            && !self.open[at].advance(now, buf)
+            && !self.open[at].advance(names, now, buf)
         {
             self.open.swap_remove(at);
         }
@@ -124,6 +134,7 @@ impl Session {
             others,
             up: Pipe::default(),
             down: Pipe::default(),
+            answers: Stream::default(),
             until: now + PATIENCE,
         })
     }
@@ -151,7 +162,7 @@ impl Session {
     }
 
     /// Whether the session goes on.
-    fn advance(&mut self, now: Instant, buf: &mut [u8]) -> bool {
+    fn advance(&mut self, names: &mut Names, now: Instant, buf: &mut [u8]) -> bool {
         if !self.connected {
             match connect::established(&self.server) {
                 Ok(false) => return true,
@@ -163,8 +174,11 @@ impl Session {
                 Err(_) => return self.next_server(now),
             }
         }
-        let up = self.up.pump(&self.client, &self.server, buf);
-        let down = self.down.pump(&self.server, &self.client, buf);
+        let up = self.up.pump(&self.client, &self.server, buf, |_| {});
+        let answers = &mut self.answers;
+        let down = self.down.pump(&self.server, &self.client, buf, |bytes| {
+            answers.take(bytes, |answer| names.learn(answer));
+        });
         let (Ok(up), Ok(down)) = (up, down) else {
             return false;
         };

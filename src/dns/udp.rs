@@ -8,6 +8,7 @@ use std::time::{Duration, Instant};
 
 use nix::poll::PollFlags;
 
+use super::names::Names;
 use super::servers::Servers;
 use super::{connect, message};
 
@@ -86,11 +87,21 @@ impl Forwarder {
     }
 
     /// Reads what `fd` has, if it is one of ours.
-    pub fn ready(&mut self, fd: RawFd, servers: &mut Servers, now: Instant, buf: &mut [u8]) {
+    pub fn ready(
+        &mut self,
+        fd: RawFd,
+        servers: &mut Servers,
+        names: &mut Names,
+        now: Instant,
+        buf: &mut [u8],
+    ) {
         if fd == self.listener.as_raw_fd() {
             self.accept(servers, now, buf);
-        } else if let Some(&(id, attempt)) = self.sockets.get(&fd) {
-            self.receive(id, attempt, servers, now, buf);
+        } else if let Some(&(id, attempt)) = self.sockets.get(&fd)
+            && let Some(len) = self.receive(id, attempt, servers, now, buf)
+        {
+            // After it was passed on.
+            names.learn(&buf[..len]);
         }
     }
 
@@ -100,6 +111,19 @@ impl Forwarder {
         for id in overdue.map(|(&id, _)| id).collect::<Vec<_>>() {
             let query = &self.queries[&id];
             servers.failed(query.attempts[query.current()].server, now);
+            self.advance(id, servers, now);
+        }
+    }
+
+    /// Asks every query in flight anew: its servers, or the way to them, may be others now.
+    pub fn restart(&mut self, servers: &mut Servers, now: Instant) {
+        self.sockets.clear();
+        for id in self.queries.keys().copied().collect::<Vec<_>>() {
+            if let Some(query) = self.queries.get_mut(&id) {
+                query.attempts = attempts(servers, now);
+                query.turns = 0;
+                query.unhelpful = None;
+            }
             self.advance(id, servers, now);
         }
     }
@@ -122,15 +146,10 @@ impl Forwarder {
             {
                 self.remove(oldest);
             }
-            let attempts = servers.in_order(now).into_iter().map(|server| Attempt {
-                server,
-                socket: None,
-                answered: false,
-            });
             let query = Query {
                 client,
                 packet: packet.into(),
-                attempts: attempts.collect(),
+                attempts: attempts(servers, now),
                 turns: 0,
                 due: now,
                 unhelpful: None,
@@ -142,26 +161,30 @@ impl Forwarder {
         }
     }
 
-    fn receive(&mut self, id: u64, at: usize, servers: &mut Servers, now: Instant, buf: &mut [u8]) {
+    /// Gives the length of the answer, where one came and was passed on.
+    fn receive(
+        &mut self,
+        id: u64,
+        at: usize,
+        servers: &mut Servers,
+        now: Instant,
+        buf: &mut [u8],
+    ) -> Option<usize> {
         for _ in 0..BURST {
-            let Some(query) = self.queries.get_mut(&id) else {
-                return;
-            };
+            let query = self.queries.get_mut(&id)?;
             let current = at == query.current();
             let attempt = &mut query.attempts[at];
-            let Some(socket) = &attempt.socket else {
-                return;
-            };
+            let socket = attempt.socket.as_ref()?;
             let len = match socket.recv(buf) {
                 Ok(len) => len,
-                Err(error) if error.kind() == io::ErrorKind::WouldBlock => return,
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => return None,
                 Err(_) => {
                     servers.failed(attempt.server, now);
                     self.close(id, at);
                     if current {
                         self.advance(id, servers, now);
                     }
-                    return;
+                    return None;
                 }
             };
             let answer = &buf[..len];
@@ -176,7 +199,7 @@ impl Forwarder {
                 let client = query.client;
                 self.reply(client, answer);
                 self.remove(id);
-                return;
+                return Some(len);
             }
             attempt.answered = true;
             query.unhelpful.get_or_insert_with(|| answer.into());
@@ -184,8 +207,9 @@ impl Forwarder {
             if current {
                 self.advance(id, servers, now);
             }
-            return;
+            return None;
         }
+        None
     }
 
     /// Asks the next server that can be asked; where there is none the query ends with an error for the client.
@@ -241,6 +265,15 @@ impl Forwarder {
             }
         }
     }
+}
+
+fn attempts(servers: &mut Servers, now: Instant) -> Vec<Attempt> {
+    let attempt = |server| Attempt {
+        server,
+        socket: None,
+        answered: false,
+    };
+    servers.in_order(now).into_iter().map(attempt).collect()
 }
 
 impl Attempt {

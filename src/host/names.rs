@@ -1,41 +1,50 @@
-//! Names in allow entries, resolved once on the host as every program of the host does.
+//! Names in allow and deny entries, resolved on the host as every program of the host does.
 //!
 //! By getent(1), which asks the C library and so everything that nsswitch.conf names: DNS, /etc/hosts, multicast DNS.
 //! A process of its own can be ended when it takes too long, which getaddrinfo(3) in this one cannot; and this program
 //! can be linked statically, where the C library has no name services.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::io::Read;
+use std::io::{ErrorKind, Read};
 use std::net::IpAddr;
-use std::os::fd::AsFd;
-use std::path::Path;
+use std::os::fd::{AsFd, BorrowedFd};
+use std::path::{Path, PathBuf};
 use std::process::{Child, ChildStdout, Command, Stdio};
 use std::time::{Duration, Instant};
 
 use ipnetwork::IpNetwork;
+use nix::fcntl::{FcntlArg, OFlag, fcntl};
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 
 use crate::dest::{Allowed, Destination, Target};
 
 /// Names that are looked up at the same time.
 const AT_ONCE: usize = 32;
+/// The longest answer that is taken, in bytes: getent prints three lines an address.
+const LONGEST: usize = 1 << 20;
 
-type Answer = Result<Vec<IpNetwork>, String>;
+/// The addresses of a name, at least one, or in words why there are none.
+pub type Answer = Result<Vec<IpNetwork>, String>;
+pub type Answers = BTreeMap<String, Answer>;
 
 /// Gives every entry its addresses, in order: plain networks themselves, names all of their A and AAAA records.
 ///
-/// Names are looked up by `getent`, in parallel and for at most `deadline` together. One that did not resolve has no addresses, and
-/// there is one line for it, which says why.
+/// Names are looked up by `getent`, in parallel and for at most `deadline` together. One that did not resolve has no
+/// addresses, and there is one line for it, which says why.
 pub fn resolve(
     entries: &[Destination],
     getent: Option<&Path>,
     deadline: Duration,
 ) -> (Vec<Allowed>, Vec<String>) {
-    let names: BTreeSet<&str> = entries.iter().filter_map(name).collect();
-    let answers = look_up(names, getent, deadline);
+    let names = entries.iter().filter_map(name).map(str::to_owned).collect();
+    let mut look_ups = LookUps::start(names, getent, deadline);
+    while !look_ups.advance() {
+        look_ups.wait();
+    }
+    let answers = look_ups.answers();
     let addresses = |entry: &Destination| match &entry.target {
         Target::Net(net) => vec![*net],
-        Target::Name(name) => answers[&**name].clone().unwrap_or_default(),
+        Target::Name(name) => answers[name].clone().unwrap_or_default(),
     };
     let allowed = |entry: &Destination| Allowed {
         entry: entry.clone(),
@@ -49,79 +58,101 @@ pub fn resolve(
     (allowed, warnings.collect())
 }
 
-fn name(entry: &Destination) -> Option<&str> {
+/// The name that has to be looked up for an entry.
+pub fn name(entry: &Destination) -> Option<&str> {
     match &entry.target {
         Target::Name(name) => Some(name),
         Target::Net(_) => None,
     }
 }
 
-/// An answer for each name.
-fn look_up<'a>(
-    names: BTreeSet<&'a str>,
-    getent: Option<&Path>,
-    deadline: Duration,
-) -> BTreeMap<&'a str, Answer> {
-    let end = Instant::now() + deadline;
-    let mut answers = BTreeMap::new();
-    let mut queue = names.into_iter();
-    let mut running: Vec<LookUp> = Vec::new();
-    while Instant::now() < end {
-        for name in queue.by_ref().take(AT_ONCE - running.len()) {
-            match LookUp::start(name, getent) {
-                Ok(look_up) => running.push(look_up),
-                Err(why) => drop(answers.insert(name, Err(why))),
-            }
-        }
-        if running.is_empty() {
-            break;
-        }
-        let ready = ready(&running, end);
-        let (done, rest) = running
-            .into_iter()
-            .zip(ready)
-            .partition::<Vec<_>, _>(|(_, ready)| *ready);
-        running = rest.into_iter().map(|(look_up, _)| look_up).collect();
-        for (mut look_up, _) in done {
-            match look_up.read() {
-                None => running.push(look_up),
-                Some(answer) => drop(answers.insert(look_up.name, answer)),
-            }
-        }
-    }
-    let late = || Err(format!("no answer within {:.1} s", deadline.as_secs_f32()));
-    let unanswered = running.iter().map(|look_up| look_up.name).chain(queue);
-    answers.extend(unanswered.map(|name| (name, late())));
-    answers
+/// Names that are being looked up; nothing here waits but [`LookUps::wait`].
+pub struct LookUps {
+    getent: Option<PathBuf>,
+    queue: Vec<String>,
+    running: Vec<LookUp>,
+    answers: Answers,
+    limit: Duration,
+    until: Instant,
 }
 
-/// Which of them have something to read, once one has or `end` has come.
-fn ready(running: &[LookUp], end: Instant) -> Vec<bool> {
-    let outputs = running.iter().map(|look_up| look_up.output.as_fd());
-    let mut fds: Vec<PollFd> = outputs
-        .map(|fd| PollFd::new(fd, PollFlags::POLLIN))
-        .collect();
-    let left = end.saturating_duration_since(Instant::now()) + Duration::from_millis(1);
-    let _ = poll(
-        &mut fds,
-        PollTimeout::try_from(left).unwrap_or(PollTimeout::MAX),
-    );
-    fds.iter().map(|fd| fd.any().unwrap_or(true)).collect()
+impl LookUps {
+    /// For at most `limit` together.
+    pub fn start(names: BTreeSet<String>, getent: Option<&Path>, limit: Duration) -> Self {
+        Self {
+            getent: getent.map(Path::to_path_buf),
+            queue: names.into_iter().rev().collect(),
+            running: Vec::new(),
+            answers: Answers::new(),
+            limit,
+            until: Instant::now() + limit,
+        }
+    }
+
+    /// What to wait for, and until when.
+    pub fn interests(&self) -> impl Iterator<Item = (BorrowedFd<'_>, PollFlags)> {
+        let outputs = self.running.iter().map(|look_up| look_up.output.as_fd());
+        outputs.map(|fd| (fd, PollFlags::POLLIN))
+    }
+
+    pub fn deadline(&self) -> Instant {
+        self.until
+    }
+
+    /// Does what can be done now; whether there is an answer for every name.
+    pub fn advance(&mut self) -> bool {
+        let in_time = Instant::now() < self.until;
+        for mut look_up in std::mem::take(&mut self.running) {
+            match look_up.read() {
+                None => self.running.push(look_up),
+                Some(answer) => drop(self.answers.insert(look_up.name.clone(), answer)),
+            }
+        }
+        while in_time && self.running.len() < AT_ONCE {
+            let Some(name) = self.queue.pop() else {
+                break;
+            };
+            match LookUp::start(name.clone(), self.getent.as_deref()) {
+                Ok(look_up) => self.running.push(look_up),
+                Err(why) => drop(self.answers.insert(name, Err(why))),
+            }
+        }
+        !in_time || self.running.is_empty()
+    }
+
+    /// Until something can be done.
+    fn wait(&self) {
+        let fds = self.interests().map(|(fd, flags)| PollFd::new(fd, flags));
+        let left = self.until.saturating_duration_since(Instant::now()) + Duration::from_millis(1);
+        let left = PollTimeout::try_from(left).unwrap_or(PollTimeout::MAX);
+        // Whatever it says, the next step tries all of them.
+        let _ = poll(&mut fds.collect::<Vec<_>>(), left);
+    }
+
+    /// An answer for each name; for those that are still looked up, that it took too long.
+    pub fn answers(mut self) -> Answers {
+        let late = format!("no answer within {:.1} s", self.limit.as_secs_f32());
+        let running = self.running.drain(..).map(|look_up| look_up.name.clone());
+        let unanswered = running.chain(self.queue.drain(..));
+        self.answers
+            .extend(unanswered.map(|name| (name, Err(late.clone()))));
+        self.answers
+    }
 }
 
 /// A getent that runs; ended when dropped.
-struct LookUp<'a> {
-    name: &'a str,
+struct LookUp {
+    name: String,
     child: Child,
     output: ChildStdout,
     text: Vec<u8>,
 }
 
-impl<'a> LookUp<'a> {
-    fn start(name: &'a str, getent: Option<&Path>) -> Result<Self, String> {
+impl LookUp {
+    fn start(name: String, getent: Option<&Path>) -> Result<Self, String> {
         let mut command = Command::new(getent.ok_or("getent, which asks the host, was not found")?);
         command
-            .args(["ahosts", name])
+            .args(["ahosts", &name])
             .stdin(Stdio::null())
             .stderr(Stdio::null());
         let mut child = command
@@ -129,6 +160,7 @@ impl<'a> LookUp<'a> {
             .spawn()
             .map_err(|error| format!("cannot execute getent: {error}"))?;
         let output = child.stdout.take().ok_or("getent has no output")?;
+        fcntl(&output, FcntlArg::F_SETFL(OFlag::O_NONBLOCK)).map_err(|errno| errno.to_string())?;
         Ok(Self {
             name,
             child,
@@ -140,18 +172,22 @@ impl<'a> LookUp<'a> {
     /// Reads what is there; the answer at the end.
     fn read(&mut self) -> Option<Answer> {
         let mut buf = [0; 4096];
-        match self.output.read(&mut buf) {
-            Ok(0) => Some(addresses(&String::from_utf8_lossy(&self.text))),
-            Ok(len) => {
-                self.text.extend_from_slice(&buf[..len]);
-                None
+        loop {
+            match self.output.read(&mut buf) {
+                Ok(0) => return Some(addresses(&String::from_utf8_lossy(&self.text))),
+                Ok(_) if self.text.len() > LONGEST => {
+                    return Some(Err("the answer is too long".into()));
+                }
+                Ok(len) => self.text.extend_from_slice(&buf[..len]),
+                Err(error) if error.kind() == ErrorKind::WouldBlock => return None,
+                Err(error) if error.kind() == ErrorKind::Interrupted => {}
+                Err(error) => return Some(Err(error.to_string())),
             }
-            Err(error) => Some(Err(error.to_string())),
         }
     }
 }
 
-impl Drop for LookUp<'_> {
+impl Drop for LookUp {
     fn drop(&mut self) {
         let _ = self.child.kill();
         let _ = self.child.wait();

@@ -45,6 +45,7 @@ fn default_launch() -> Launch {
         files: Files::default(),
         nested: false,
         services: Services::default(),
+        log: Log::default(),
         config_files: vec![],
         warnings: vec![],
     }

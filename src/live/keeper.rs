@@ -1,10 +1,12 @@
 //! What the table is to be, and the only writer of it.
 
+use std::collections::HashSet;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Error, Result};
 
-use crate::dest::Allowed;
+use super::entries::{self, Effect, Timed};
+use crate::dest::{Allowed, Destination};
 use crate::host::Attached;
 use crate::netlink::Netlink;
 use crate::nf::{self, Ruleset};
@@ -31,22 +33,42 @@ pub enum Outcome {
     Closed(String),
 }
 
+/// What an allow or deny came to.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Changed {
+    /// With the addresses that a name has.
+    pub entry: Allowed,
+    pub effect: Effect,
+    pub outcome: Outcome,
+}
+
 /// Why all but the allowlist is closed.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Closed {
     pub why: String,
-    /// The host's networks are not known; else the table could not be updated.
-    host: bool,
+    cause: Cause,
     failures: usize,
     retry: Instant,
 }
 
-/// Keeps the table.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Cause {
+    /// The host's networks are not known.
+    Host,
+    /// The table could not be updated.
+    Table,
+}
+
+/// Keeps the table. Of every method: `Err` when the table can be neither updated nor closed, and the program has to be
+/// ended.
 pub struct Keeper {
     netlink: Netlink,
     inputs: Inputs,
+    timed: Vec<Timed>,
     policy: Policy,
     loaded: Ruleset,
+    /// Whether `loaded` is in the kernel: not known after a failure.
+    sure: bool,
     closed: Option<Closed>,
 }
 
@@ -57,8 +79,10 @@ impl Keeper {
         Self {
             netlink,
             inputs,
+            timed: Vec::new(),
             policy,
             loaded,
+            sure: true,
             closed: None,
         }
     }
@@ -73,11 +97,12 @@ impl Keeper {
         &self.policy
     }
 
-    /// The table that is loaded.
-    pub fn loaded(&self) -> &Ruleset {
-        &self.loaded
+    /// What the policy is made from, or will be where everything is closed.
+    pub fn inputs(&self) -> &Inputs {
+        &self.inputs
     }
 
+    /// They only grow.
     pub fn attached(&self) -> &[Attached] {
         &self.inputs.attached
     }
@@ -90,53 +115,139 @@ impl Keeper {
         &self.inputs.denied
     }
 
+    /// When an allow entry ends, where it does by itself.
+    pub fn until(&self, entry: &Destination) -> Option<Instant> {
+        let mut timed = self.timed.iter();
+        Some(timed.find(|timed| timed.entry == *entry)?.until)
+    }
+
     /// Why everything but the allowlist is closed, where it is.
     pub fn closed(&self) -> Option<&Closed> {
         self.closed.as_ref()
     }
 
-    /// Changes what the policy is made from, and the table, in one transaction.
-    ///
-    /// `Err` when the table can be neither updated nor closed: the program has to be ended.
+    /// Allows an entry, until then or for good, and takes the same one out of what is denied. Where the table cannot be
+    /// made so it stays as it was, and the text says why.
+    pub fn allow(
+        &mut self,
+        entry: Allowed,
+        until: Option<Instant>,
+        now: Instant,
+    ) -> Result<Result<Changed, String>> {
+        let (before, timed) = (self.inputs.clone(), self.timed.clone());
+        let known = entries::take_timed(&mut self.timed, &entry.entry);
+        let was_there = self.allowed().iter().any(|a| a.entry == entry.entry);
+        let was_denied = self.denied().iter().find(|d| d.entry == entry.entry);
+        let denied = was_denied.cloned().or(known.clone().and_then(|k| k.denied));
+        // What is allowed for good does not end because somebody asks for less.
+        if let Some(until) = until.filter(|_| !was_there || known.is_some()) {
+            self.timed.push(Timed {
+                entry: entry.entry.clone(),
+                until,
+                denied,
+            });
+        }
+        let effect = entries::allow(&mut self.inputs, entry.clone());
+        let outcome = match self.closed.is_some() || self.inputs == before {
+            true => self.changed(&before, now)?,
+            false => match self.load(Policy::build(&self.inputs)) {
+                Ok(()) => Outcome::Applied,
+                Err(e) => {
+                    (self.inputs, self.timed) = (before, timed);
+                    self.settle(now)?;
+                    return Ok(Err(format!("{e:#}")));
+                }
+            },
+        };
+        Ok(Ok(Changed {
+            entry,
+            effect,
+            outcome,
+        }))
+    }
+
+    /// Denies an entry and takes the same one out of the allowlist. Where the table cannot be made so, everything but
+    /// the allowlist closes.
+    pub fn deny(&mut self, entry: Allowed, now: Instant) -> Result<Result<Changed, String>> {
+        let before = self.inputs.clone();
+        entries::take_timed(&mut self.timed, &entry.entry);
+        let effect = entries::deny(&mut self.inputs, entry.clone());
+        let outcome = self.changed(&before, now)?;
+        Ok(Ok(Changed {
+            entry,
+            effect,
+            outcome,
+        }))
+    }
+
+    /// What the host is attached to now, or why that is not known.
+    pub fn host(&mut self, read: Result<Vec<Attached>>, now: Instant) -> Result<Outcome> {
+        let attached = match read {
+            Ok(attached) => attached,
+            Err(e) => return self.close(e, Cause::Host, now),
+        };
+        let known: HashSet<_> = self.inputs.attached.iter().map(|a| a.net).collect();
+        let new = attached.into_iter().filter(|a| !known.contains(&a.net));
+        let new: Vec<Attached> = new.collect();
+        if new.is_empty() && self.closed.is_none() {
+            return Ok(Outcome::Unchanged);
+        }
+        self.inputs.attached.extend(new);
+        if let Some(closed) = &mut self.closed {
+            closed.cause = Cause::Table;
+        }
+        self.settle(now)
+    }
+
+    /// Changes what the policy is made from, and the table, in one transaction. Attached networks must only grow.
     pub fn change(&mut self, now: Instant, edit: impl FnOnce(&mut Inputs)) -> Result<Outcome> {
         let before = self.inputs.clone();
         edit(&mut self.inputs);
-        if self.inputs == before && self.closed.is_none() {
+        self.changed(&before, now)
+    }
+
+    fn changed(&mut self, before: &Inputs, now: Instant) -> Result<Outcome> {
+        if self.inputs == *before && self.closed.is_none() {
             return Ok(Outcome::Unchanged);
         }
         self.settle(now)
     }
 
+    /// Whether the host's networks are not known, and the table is closed whatever else is asked for.
+    fn opens_nothing(&self) -> bool {
+        let closed = self.closed.as_ref();
+        closed.is_some_and(|closed| closed.cause == Cause::Host)
+    }
+
     /// Makes the table what the inputs say.
     fn settle(&mut self, now: Instant) -> Result<Outcome> {
-        if let Some(closed) = self.closed.as_ref().filter(|closed| closed.host) {
-            let why = closed.why.clone();
-            self.load_closed(&why)?;
-            return Ok(Outcome::Closed(why));
+        if let Some(closed) = self.closed.clone().filter(|_| self.opens_nothing()) {
+            self.load_closed(&closed.why)?;
+            return Ok(Outcome::Closed(closed.why));
         }
         match self.load(Policy::build(&self.inputs)) {
             Ok(()) => {
                 if self.closed.take().is_some() {
-                    say("the network is open again");
+                    say("the network is open again: the firewall follows it");
                 }
                 Ok(Outcome::Applied)
             }
-            Err(e) => self.close(e, false, now),
+            Err(e) => self.close(e, Cause::Table, now),
         }
     }
 
-    fn close(&mut self, why: Error, host: bool, now: Instant) -> Result<Outcome> {
+    fn close(&mut self, why: Error, cause: Cause, now: Instant) -> Result<Outcome> {
         let why = format!("{why:#}");
         let failures = self.closed.as_ref().map_or(0, |closed| closed.failures);
         self.load_closed(&why)?;
         if failures == 0 {
             say(&format!(
-                "{why}: nothing but what is allowed can be reached until that succeeds; it is tried again by itself"
+                "{why}: only what is allowed can be reached now; it opens by itself when that succeeds"
             ));
         }
         self.closed = Some(Closed {
             why: why.clone(),
-            host,
+            cause,
             failures: failures + 1,
             retry: now + RETRIES[failures.min(RETRIES.len() - 1)],
         });
@@ -145,26 +256,47 @@ impl Keeper {
 
     fn load_closed(&mut self, why: &str) -> Result<()> {
         self.load(Policy::closed(&self.inputs)).with_context(|| {
-            format!("{why}; and the network cannot be closed, so the program was ended")
+            format!(
+                "the firewall cannot be brought up to date ({why}) nor the network be closed, so the program was ended"
+            )
         })
     }
 
     fn load(&mut self, policy: Policy) -> Result<()> {
         let meant = nf::compile(&document(&policy)).context("cannot encode the firewall")?;
-        nf::update(&self.netlink, &self.loaded, &meant)?;
-        self.loaded = meant;
+        if !self.sure || meant != self.loaded {
+            self.sure = false;
+            nf::update(&self.netlink, &self.loaded, &meant)?;
+            self.sure = true;
+            self.loaded = meant;
+        }
         self.policy = policy;
         Ok(())
     }
 
-    pub fn deadline(&self) -> Option<Instant> {
-        self.closed.as_ref().map(|closed| closed.retry)
+    /// Whether the host is to be read again, because everything is closed and it is time for another try.
+    pub fn retry(&self, now: Instant) -> bool {
+        self.closed
+            .as_ref()
+            .is_some_and(|closed| closed.retry <= now)
     }
 
+    pub fn deadline(&self) -> Option<Instant> {
+        let retry = self.closed.iter().map(|closed| closed.retry);
+        retry
+            .chain(self.timed.iter().map(|timed| timed.until))
+            .min()
+    }
+
+    /// Ends entries whose time is over.
     pub fn tick(&mut self, now: Instant) -> Result<()> {
-        if self.deadline().is_some_and(|at| at <= now) {
-            self.settle(now)?;
+        if self.timed.iter().all(|timed| timed.until > now) {
+            return Ok(());
         }
+        let (over, rest) = self.timed.drain(..).partition(|timed| timed.until <= now);
+        self.timed = rest;
+        let over: Vec<Timed> = over;
+        self.change(now, |inputs| entries::end(inputs, over))?;
         Ok(())
     }
 }

@@ -3,53 +3,218 @@
 //! [`Live`] is one part of the supervisor's poll(2) loop, of the same shape as [`crate::dns::relay::Relay`]. It has no
 //! thread and sleeps while nothing happens.
 
+pub mod blocked;
 pub mod control;
+pub mod entries;
+pub mod host;
 pub mod keeper;
 pub mod protocol;
+pub mod wishes;
 
-use std::os::fd::{BorrowedFd, RawFd};
-use std::time::Instant;
+use std::os::fd::{AsRawFd, BorrowedFd, RawFd};
+use std::path::PathBuf;
+use std::time::{Duration, Instant};
 
 use anyhow::Result;
 use nix::poll::PollFlags;
 
-pub use keeper::{Keeper, Outcome};
+use crate::dest::Destination;
+use crate::host::names::{LookUps, name};
+use crate::host::{Network, attached::attached};
+use host::Watch;
+pub use keeper::{Changed, Keeper, Outcome};
+pub use wishes::{Answer, Ticket};
+use wishes::{Wish, Wishes};
 
-/// The live parts of a run with a firewall.
+/// So long the host is not read again after it was, or as long as that took: announcements come in bursts.
+const PAUSE: Duration = Duration::from_millis(3);
+/// How often names of entries are resolved again.
+const NAMES_EVERY: Duration = Duration::from_secs(300);
+/// The same after a change of the network, whose resolvers come a little later.
+const NAMES_AFTER: Duration = Duration::from_secs(1);
+
+/// The live parts of a run with a firewall. Of every method: `Err` when the firewall can be neither kept nor closed, and
+/// the program has to be ended.
 pub struct Live {
     pub keeper: Keeper,
+    getent: Option<PathBuf>,
+    watch: Option<Watch>,
+    /// The host as it was read last.
+    network: Option<Network>,
+    /// When it is to be read again.
+    read_at: Option<Instant>,
+    /// Not before that.
+    rested: Option<Instant>,
+    network_changed: bool,
+    names: Option<LookUps>,
+    names_at: Option<Instant>,
+    wishes: Wishes,
 }
 
 impl Live {
-    /// Nothing else is set up before the program runs.
-    pub fn new(keeper: Keeper) -> Self {
-        Self { keeper }
+    /// Nothing else is set up before the program runs. `getent` resolves names.
+    pub fn new(keeper: Keeper, getent: Option<PathBuf>) -> Self {
+        Self {
+            keeper,
+            getent,
+            watch: None,
+            network: None,
+            read_at: None,
+            rested: None,
+            network_changed: false,
+            names: None,
+            names_at: None,
+            wishes: Wishes::default(),
+        }
     }
 
-    /// The program runs: sets up what waits for that.
-    ///
-    /// `Err`, as of all that follows: the firewall can be neither kept nor closed, and the program has to be ended.
-    pub fn started(&mut self, _now: Instant) -> Result<()> {
-        Ok(())
+    /// The program runs: follows the network from now on, and catches up with what it missed since the start.
+    pub fn started(&mut self, now: Instant) -> Result<()> {
+        self.read_at = Some(now);
+        self.plan_names(now + NAMES_EVERY);
+        self.tick(now)
+    }
+
+    /// Allows a destination, until then or for good. The answer comes by [`Live::answers`], at once where no name has to
+    /// be resolved.
+    pub fn allow(
+        &mut self,
+        entry: Destination,
+        until: Option<Instant>,
+        now: Instant,
+    ) -> Result<Ticket> {
+        self.wish(Wish::Allow { until }, entry, now)
+    }
+
+    /// Denies a destination; the answer comes as that of [`Live::allow`].
+    pub fn deny(&mut self, entry: Destination, now: Instant) -> Result<Ticket> {
+        self.wish(Wish::Deny, entry, now)
+    }
+
+    fn wish(&mut self, wish: Wish, entry: Destination, now: Instant) -> Result<Ticket> {
+        if name(&entry).is_some() {
+            self.names_at.get_or_insert(now + NAMES_EVERY);
+        }
+        let (keeper, getent) = (&mut self.keeper, self.getent.as_deref());
+        self.wishes.add(wish, entry, keeper, getent, now)
+    }
+
+    /// The answers since the last time, in the order in which they came.
+    pub fn answers(&mut self) -> Vec<(Ticket, Answer)> {
+        self.wishes.answers()
+    }
+
+    /// Whether the host's networks have changed since the last time it was asked.
+    pub fn network_changed(&mut self) -> bool {
+        std::mem::take(&mut self.network_changed)
     }
 
     /// What to wait for; another set after each call that changes something.
     pub fn interests(&self) -> impl Iterator<Item = (BorrowedFd<'_>, PollFlags)> {
-        std::iter::empty()
+        let watch = self
+            .watch
+            .iter()
+            .map(|watch| (watch.fd(), PollFlags::POLLIN));
+        let names = self.names.iter().flat_map(LookUps::interests);
+        watch.chain(names).chain(self.wishes.interests())
     }
 
     /// When [`Live::tick`] has something to do even if no descriptor is ready; `None` while there is nothing to wait for.
     pub fn deadline(&self) -> Option<Instant> {
-        self.keeper.deadline()
+        let names = self.names.as_ref().map(LookUps::deadline);
+        [
+            self.keeper.deadline(),
+            self.read_at
+                .max(self.rested.filter(|_| self.read_at.is_some())),
+            names,
+            self.names_at,
+            self.wishes.deadline(),
+        ]
+        .into_iter()
+        .flatten()
+        .min()
     }
 
     /// Serves a descriptor that is ready; one that is not ours is passed over.
-    pub fn ready(&mut self, _fd: RawFd, _now: Instant) -> Result<()> {
+    pub fn ready(&mut self, fd: RawFd, now: Instant) -> Result<()> {
+        let Some(watch) = self.watch.as_mut().filter(|w| w.fd().as_raw_fd() == fd) else {
+            // Names' answers are looked for in every turn.
+            return Ok(());
+        };
+        match watch.changed() {
+            Ok(true) => self.read_at = Some(now),
+            Ok(false) => {}
+            Err(e) => {
+                self.watch = None;
+                self.keeper.host(Err(e), now)?;
+            }
+        }
         Ok(())
     }
 
     /// Does what is due by `now`.
     pub fn tick(&mut self, now: Instant) -> Result<()> {
-        self.keeper.tick(now)
+        let rested = self.rested.is_none_or(|at| at <= now);
+        if self.keeper.retry(now) || (rested && self.read_at.is_some_and(|at| at <= now)) {
+            self.follow(now)?;
+        }
+        self.keeper.tick(now)?;
+        self.wishes.advance(&mut self.keeper, now)?;
+        self.resolve(now)
+    }
+
+    /// Reads the host and brings the table up to date.
+    fn follow(&mut self, now: Instant) -> Result<()> {
+        self.read_at = None;
+        let network = self.subscribe().and_then(|()| Network::read());
+        match network {
+            Ok(network) => {
+                self.keeper.host(Ok(attached(&network)), now)?;
+                // Before the first reading nothing is known to have changed.
+                let changed = self.network.as_ref().is_some_and(|old| *old != network);
+                self.network = Some(network);
+                if changed {
+                    self.network_changed = true;
+                    self.plan_names(now + NAMES_AFTER);
+                }
+            }
+            Err(e) => drop(self.keeper.host(Err(e), now)?),
+        }
+        let end = Instant::now();
+        self.rested = Some(end + PAUSE.max(end - now));
+        Ok(())
+    }
+
+    /// Before the host is read, so that nothing falls between.
+    fn subscribe(&mut self) -> Result<()> {
+        if self.watch.is_none() {
+            self.watch = Some(Watch::open()?);
+        }
+        Ok(())
+    }
+
+    /// Has names resolved at `at`, or before where that was planned; where there are none, never.
+    fn plan_names(&mut self, at: Instant) {
+        let names = entries::names(self.keeper.inputs());
+        let at = self.names_at.map_or(at, |planned| planned.min(at));
+        self.names_at = (!names.is_empty()).then_some(at);
+    }
+
+    fn resolve(&mut self, now: Instant) -> Result<()> {
+        if self.names_at.is_some_and(|at| at <= now) {
+            self.names_at = None;
+            let names = entries::names(self.keeper.inputs());
+            // One that is under way asks resolvers of before.
+            self.names = Some(LookUps::start(names, self.getent.as_deref(), wishes::LIMIT));
+        }
+        if self.names.as_mut().is_some_and(LookUps::advance)
+            && let Some(done) = self.names.take()
+        {
+            let answers = done.answers();
+            self.keeper
+                .change(now, |inputs| entries::refresh(inputs, &answers))?;
+            self.plan_names(now + NAMES_EVERY);
+        }
+        Ok(())
     }
 }

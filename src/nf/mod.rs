@@ -21,6 +21,7 @@ mod ruleset;
 mod stateful;
 mod talk;
 pub(crate) mod uapi;
+mod unlogged;
 mod update;
 mod value;
 mod verify;
@@ -34,5 +35,6 @@ pub use ruleset::{
     Rule, Ruleset, Set, SetKind, Verdict,
 };
 pub use stateful::to_nft;
+pub use unlogged::unlogged;
 pub use update::update;
 pub use verify::{only_table, verify};

@@ -5,10 +5,14 @@
 //! datagram that was sent from it takes datagrams of the whole LAN. No connections are tracked: whoever may be sent to may
 //! send.
 //!
+//! What the output chain blocks goes through [`BLOCKED`], which hands the first bytes of some of it to a reader, if there is
+//! one, and drops or refuses. What arrives is dropped without a word: a LAN's own noise would hide the sandbox's.
+//!
 //! A chain with policy drop is closed even while it is half loaded. What the document uses of nftables is little, because
 //! another part encodes it to netlink: see `libnftables-json(5)` for the schema.
 
 mod direction;
+mod log;
 
 use std::borrow::Cow;
 use std::collections::HashSet;
@@ -35,8 +39,9 @@ use direction::Direction;
 /// The base chains, by the names of their hooks.
 pub const OUTPUT: &str = "output";
 pub const INPUT: &str = "input";
-/// The regular chain that refuses, with [`OnBlock::Reject`].
+/// The regular chain that every blocking rule of [`OUTPUT`] ends in.
 pub const BLOCKED: &str = "blocked";
+pub use log::{LOG_GROUP, LOG_SNAPLEN};
 /// Behind a rule's name in the comments of [`INPUT`].
 const INBOUND: &str = ", inbound";
 
@@ -48,24 +53,35 @@ pub fn document(policy: &Policy) -> Nftables<'static> {
         name: TABLE.into(),
         handle: None,
     })];
-    let mut chains = Vec::new();
-    let mut refusing = Vec::new();
-    if policy.on_block == OnBlock::Reject {
-        chains.push(chain(BLOCKED));
-        refusing.extend(refusals());
+    objects.extend(log::sets().map(|set| NfListObject::Set(Box::new(set))));
+    let chains = [
+        chain(BLOCKED),
+        base_chain(OUTPUT, NfHook::Output),
+        base_chain(INPUT, NfHook::Input),
+    ];
+    let mut blocking: Vec<_> = log::rules().collect();
+    match policy.on_block {
+        OnBlock::Drop => blocking.push(nft_rule(BLOCKED, "drop", vec![Statement::Drop(None)])),
+        OnBlock::Reject => blocking.extend(refusals()),
     }
-    chains.push(base_chain(OUTPUT, NfHook::Output));
-    chains.push(base_chain(INPUT, NfHook::Input));
     let (mut outbound, mut inbound) = (Vec::new(), Vec::new());
     for rule in &policy.rules {
         let sets = sets(rule);
         for line in lines(rule, Direction::Output, &sets) {
-            let end = verdict(rule.verdict, policy.on_block);
+            let end = match rule.verdict {
+                Verdict::Accept => Statement::Accept(None),
+                Verdict::Block => Statement::Goto(JumpTarget {
+                    target: BLOCKED.into(),
+                }),
+            };
             outbound.push(counted(OUTPUT, &rule.name, line, end));
         }
         for line in lines(rule, Direction::Input, &sets) {
             // Whoever was not asked gets no answer.
-            let end = verdict(rule.verdict, OnBlock::Drop);
+            let end = match rule.verdict {
+                Verdict::Accept => Statement::Accept(None),
+                Verdict::Block => Statement::Drop(None),
+            };
             let comment = format!("{}{INBOUND}", rule.name);
             inbound.push(counted(INPUT, &comment, line, end));
         }
@@ -73,7 +89,7 @@ pub fn document(policy: &Policy) -> Nftables<'static> {
         objects.extend(sets.map(NfListObject::Set));
     }
     objects.extend(chains.into_iter().map(NfListObject::Chain));
-    let rules = [refusing, outbound, inbound].into_iter().flatten();
+    let rules = [blocking, outbound, inbound].into_iter().flatten();
     objects.extend(rules.map(NfListObject::Rule));
     let add = |object| NfObject::CmdObject(NfCmd::Add(object));
     Nftables {
@@ -153,16 +169,6 @@ fn refusals() -> impl Iterator<Item = NftRule<'static>> {
     [("reset", tcp), ("prohibited", other)]
         .into_iter()
         .map(|(name, line)| nft_rule(BLOCKED, name, line))
-}
-
-fn verdict(verdict: Verdict, on_block: OnBlock) -> Statement<'static> {
-    match (verdict, on_block) {
-        (Verdict::Accept, _) => Statement::Accept(None),
-        (Verdict::Block, OnBlock::Drop) => Statement::Drop(None),
-        (Verdict::Block, OnBlock::Reject) => Statement::Goto(JumpTarget {
-            target: BLOCKED.into(),
-        }),
-    }
 }
 
 /// `attached4`, `allow_tcp_445_6`: an identifier for nft, different for different rule names (a group's name has no `_`

@@ -45,14 +45,7 @@ pub fn protect(layout: &mut Layout, path: &Path) -> Result<()> {
 /// the next start would follow. Gives the path resolved, or the first thing on the way that is missing.
 pub fn keep(layout: &mut Layout, path: &Path) -> Result<PathBuf> {
     let way = Way::walk(path)?;
-    let changeable = |link: &&PathBuf| {
-        let held_in = link.parent().unwrap_or(Path::new("/"));
-        layout
-            .names_of(held_in)
-            .iter()
-            .any(|name| layout.writable(&name.seen))
-    };
-    if let Some(link) = way.links.iter().find(changeable) {
+    if let Some(link) = way.changeable(layout) {
         bail!(
             "{} is reached through the symbolic link {}, which the sandbox could change and so decide about the next \
              start: put it elsewhere, or start in another directory",
@@ -64,6 +57,30 @@ pub fn keep(layout: &mut Layout, path: &Path) -> Result<PathBuf> {
         pin_above(layout, &name.seen);
     }
     Ok(way.end)
+}
+
+/// Where `file` lies, its directory resolved: a file that the supervisor writes while the sandbox runs, and that need not
+/// exist. `Err` where the sandbox could write to it too, or put another in its place, or where its directory is missing.
+pub fn written_outside(layout: &Layout, file: &Path) -> Result<PathBuf> {
+    let (Some(dir), Some(name)) = (file.parent(), file.file_name()) else {
+        bail!("{} names no file", file.display());
+    };
+    let way = Way::walk(dir)?;
+    if !way.end.is_dir() {
+        bail!("{} is not a directory: make it first", dir.display());
+    }
+    let place = way.end.join(name);
+    let reached = |path: &Path| {
+        let names = layout.names_of(path);
+        names.iter().any(|name| layout.writable(&name.seen))
+    };
+    if way.changeable(layout).is_some() || reached(&way.end) || reached(&place) {
+        bail!(
+            "{} lies where the sandbox can write: choose a place outside of the workspace and of what -w names",
+            file.display()
+        );
+    }
+    Ok(place)
 }
 
 fn is_writable(dir: &Path) -> bool {
@@ -132,6 +149,15 @@ impl Way {
             }
         }
         Ok(Way { end, links })
+    }
+
+    /// A link on the way that the sandbox could change.
+    fn changeable(&self, layout: &Layout) -> Option<&PathBuf> {
+        self.links.iter().find(|link| {
+            let held_in = link.parent().unwrap_or(Path::new("/"));
+            let names = layout.names_of(held_in);
+            names.iter().any(|name| layout.writable(&name.seen))
+        })
     }
 }
 

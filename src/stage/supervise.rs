@@ -213,6 +213,9 @@ fn wait(running: &mut Running, until: Option<Instant>) -> Result<()> {
         let now = Instant::now();
         ready.iter().try_for_each(|fd| live.ready(*fd, now))?;
         live.tick(now)?;
+        if let Some(relay) = running.relay.as_mut().filter(|_| live.network_changed()) {
+            relay.network_changed(now);
+        }
     }
     for relay in &mut running.ssh_relays {
         ready.iter().for_each(|fd| relay.ready(*fd));

@@ -54,7 +54,7 @@ fn ends(document: &Nftables, chain: &str) -> Vec<(String, serde_json::Value)> {
 }
 
 #[test]
-fn what_arrives_is_dropped_and_never_refused() {
+fn what_arrives_is_dropped_and_what_leaves_goes_to_blocked() {
     let nets: Nets = ["10.0.0.0/8".parse::<ipnetwork::IpNetwork>().unwrap()]
         .into_iter()
         .collect();
@@ -82,7 +82,6 @@ fn what_arrives_is_dropped_and_never_refused() {
         ],
         on_block: OnBlock::Reject,
     };
-    let document = document(&policy);
     let (accept, drop) = (
         serde_json::json!({"accept": null}),
         serde_json::json!({"drop": null}),
@@ -98,6 +97,25 @@ fn what_arrives_is_dropped_and_never_refused() {
             (format!("default{suffix}"), end.clone()),
         ]
     };
-    assert_eq!(ends(&document, OUTPUT), meant(&refuse, ""));
-    assert_eq!(ends(&document, INPUT), meant(&drop, ", inbound"));
+    let log = || {
+        (
+            "log".to_string(),
+            serde_json::json!({"log": {"group": 1, "snaplen": 128}}),
+        )
+    };
+    for (on_block, last) in [
+        (OnBlock::Drop, vec!["drop"]),
+        (OnBlock::Reject, vec!["reset", "prohibited"]),
+    ] {
+        let document = document(&Policy {
+            on_block,
+            ..policy.clone()
+        });
+        assert_eq!(ends(&document, OUTPUT), meant(&refuse, ""));
+        assert_eq!(ends(&document, INPUT), meant(&drop, ", inbound"));
+        let blocked = ends(&document, BLOCKED);
+        assert_eq!(blocked[..2], [log(), log()]);
+        let names: Vec<&str> = blocked[2..].iter().map(|(name, _)| &name[..]).collect();
+        assert_eq!(names, last);
+    }
 }

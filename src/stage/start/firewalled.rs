@@ -81,7 +81,7 @@ impl Starting {
         nf::only_table(&netlink, &meant)?;
         let (inputs, policy) = (firewall.inputs.clone(), firewall.policy.clone());
         let keeper = Keeper::new(netlink, inputs, policy, meant);
-        self.running.live = Some(Live::new(keeper));
+        self.running.live = Some(Live::new(keeper, firewall.getent.clone()));
         if let (Some(udp), Some(tcp)) = (fds.next(), fds.next()) {
             let relay = Relay::new(udp.into(), tcp.into(), "/etc/resolv.conf".into());
             self.running.relay = Some(relay.context("cannot start the DNS relay")?);

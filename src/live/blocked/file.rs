@@ -1,0 +1,317 @@
+//! The file of `[log] file`: a line of JSON for each new destination, and one at the end.
+
+use std::fs::{File, OpenOptions};
+use std::io::{self, Write};
+use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
+use std::path::{Path, PathBuf};
+use std::time::{Instant, SystemTime};
+
+use anyhow::{Context, Result, ensure};
+use nix::libc;
+use nix::unistd::Uid;
+use serde::Serialize;
+
+use super::ring::{Blocked, Ring};
+use super::view::{View, time};
+
+/// Lines that are written at once, and for each second: what scans a network must not fill the disk.
+const BURST: f64 = 1000.0;
+const RATE: f64 = 1.0;
+
+pub struct LogFile {
+    path: PathBuf,
+    /// `None` once it could not be written.
+    file: Option<File>,
+    lines: Lines,
+    left_out: u64,
+}
+
+#[derive(Serialize)]
+struct Line<'a> {
+    time: String,
+    run: Option<&'a str>,
+    dest: std::net::IpAddr,
+    proto: String,
+    port: Option<u16>,
+    rule: &'a str,
+    name: Option<&'a str>,
+    count: u64,
+}
+
+/// At the end of a run that something was blocked in.
+#[derive(Serialize)]
+struct Summary<'a> {
+    time: String,
+    run: Option<&'a str>,
+    destinations: u64,
+    packets: u64,
+    /// New destinations that got no line.
+    left_out: u64,
+    /// Those that are remembered.
+    blocked: Vec<View>,
+}
+
+impl LogFile {
+    /// Opens `path` to append to, and makes it, mode 0600, where it is missing. `Err` where it is not a regular file that
+    /// is ours alone, under no other name, and no link.
+    pub fn open(path: &Path, uid: Uid) -> Result<Self> {
+        let failed = || format!("[log] file: cannot write {}", path.display());
+        let file = OpenOptions::new()
+            .append(true)
+            .create(true)
+            .mode(0o600)
+            // Non-blocking: a FIFO is refused instead of waited for.
+            .custom_flags(libc::O_NOFOLLOW | libc::O_NONBLOCK | libc::O_NOCTTY)
+            .open(path)
+            .map_err(|e| match e.raw_os_error() {
+                Some(libc::ELOOP) => io::Error::other("it is a symbolic link"),
+                _ => e,
+            })
+            .with_context(failed)?;
+        let meta = file.metadata().with_context(failed)?;
+        ensure!(
+            meta.is_file(),
+            "[log] file: {} is not a regular file",
+            path.display()
+        );
+        ensure!(
+            meta.uid() == uid.as_raw() && meta.mode() & 0o022 == 0 && meta.nlink() == 1,
+            "[log] file: {} must be yours alone (uid {}, mode {:04o}, {} names): remove it",
+            path.display(),
+            meta.uid(),
+            meta.mode() & 0o7777,
+            meta.nlink()
+        );
+        Ok(Self {
+            path: path.into(),
+            file: Some(file),
+            lines: Lines::new(),
+            left_out: 0,
+        })
+    }
+
+    /// Writes the line of a new destination. `Err`, once, with what to say where that cannot be done.
+    pub fn new_destination(
+        &mut self,
+        run: Option<&str>,
+        blocked: &Blocked,
+        now: Instant,
+    ) -> Result<()> {
+        if !self.lines.take(now) {
+            self.left_out += 1;
+            return Ok(());
+        }
+        let kind = blocked.target.kind;
+        self.write(&Line {
+            time: time(blocked.last),
+            run,
+            dest: blocked.target.dest,
+            proto: kind.proto(),
+            port: kind.port(),
+            rule: &blocked.rule,
+            name: blocked.name.as_deref(),
+            count: blocked.count,
+        })
+    }
+
+    /// Writes the last line, where something was blocked. `Err` as above.
+    pub fn finish(&mut self, run: Option<&str>, ring: &Ring, now: SystemTime) -> Result<()> {
+        if ring.packets() == 0 {
+            return Ok(());
+        }
+        self.write(&Summary {
+            time: time(now),
+            run,
+            destinations: ring.destinations(),
+            packets: ring.packets(),
+            left_out: self.left_out,
+            blocked: ring.entries().map(View::from).collect(),
+        })
+    }
+
+    fn write(&mut self, line: &impl Serialize) -> Result<()> {
+        let Some(file) = &mut self.file else {
+            return Ok(());
+        };
+        let mut bytes = serde_json::to_vec(line)?;
+        bytes.push(b'\n');
+        // In one call: lines of several runs stay whole.
+        file.write_all(&bytes).map_err(|e| {
+            self.file = None;
+            anyhow::anyhow!(
+                "[log] file: cannot write {}: {e}; nothing more is written to it in this run",
+                self.path.display()
+            )
+        })
+    }
+}
+
+/// How many lines may be written.
+struct Lines {
+    left: f64,
+    at: Option<Instant>,
+}
+
+impl Lines {
+    fn new() -> Self {
+        Lines {
+            left: BURST,
+            at: None,
+        }
+    }
+
+    fn take(&mut self, now: Instant) -> bool {
+        let since = self.at.map(|at| now.saturating_duration_since(at));
+        let more = since.map_or(0.0, |since| since.as_secs_f64() * RATE);
+        self.at = Some(now);
+        self.left = (self.left + more).min(BURST);
+        let some = self.left >= 1.0;
+        if some {
+            self.left -= 1.0;
+        }
+        some
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fs;
+    use std::os::unix::fs::{PermissionsExt, symlink};
+    use std::time::Duration;
+
+    use serde_json::{Value, json};
+
+    use super::super::packet::{Kind, Target};
+    use super::*;
+
+    struct Place(PathBuf);
+
+    impl Place {
+        fn new(name: &str) -> Self {
+            let dir = std::env::temp_dir().join(format!("log-{name}-{}", std::process::id()));
+            fs::create_dir_all(&dir).unwrap();
+            Place(dir)
+        }
+    }
+
+    impl Drop for Place {
+        fn drop(&mut self) {
+            let _ = fs::remove_dir_all(&self.0);
+        }
+    }
+
+    fn open(path: &Path) -> Result<LogFile> {
+        LogFile::open(path, Uid::effective())
+    }
+
+    fn ring() -> Ring {
+        let mut ring = Ring::default();
+        for port in [80, 80, 443] {
+            let target = Target {
+                dest: "10.10.10.55".parse().unwrap(),
+                kind: Kind::Tcp(port),
+            };
+            ring.add(
+                target,
+                &"attached".into(),
+                Some("tv.lan".into()),
+                SystemTime::UNIX_EPOCH,
+            );
+        }
+        ring
+    }
+
+    #[test]
+    fn a_line_each_and_one_at_the_end() {
+        let place = Place::new("lines");
+        let path = place.0.join("log");
+        let ring = ring();
+        for run in ["first", "second"] {
+            let mut log = open(&path).unwrap();
+            for blocked in ring.entries() {
+                log.new_destination(Some(run), blocked, Instant::now())
+                    .unwrap();
+            }
+            log.finish(Some(run), &ring, SystemTime::UNIX_EPOCH)
+                .unwrap();
+        }
+        assert_eq!(fs::metadata(&path).unwrap().mode() & 0o7777, 0o600);
+        let text = fs::read_to_string(&path).unwrap();
+        assert!(text.starts_with(
+            r#"{"time":"1970-01-01T00:00:00.000Z","run":"first","dest":"10.10.10.55","proto":"tcp","port":80,"rule":"attached","name":"tv.lan","count":2}"#
+        ));
+        let lines: Vec<Value> = text
+            .lines()
+            .map(|line| serde_json::from_str(line).unwrap())
+            .collect();
+        assert_eq!(lines.len(), 6);
+        assert_eq!(lines[1]["port"], 443);
+        let last = &lines[5];
+        let counts = json!([last["destinations"], last["packets"], last["left_out"]]);
+        assert_eq!(counts, json!([2, 3, 0]));
+        assert_eq!(last["run"], "second");
+        assert_eq!(last["blocked"][0]["count"], 2);
+    }
+
+    #[test]
+    fn only_a_regular_file_that_is_ours_alone() {
+        let place = Place::new("open");
+        let refused = |path: &Path, why: &str| {
+            let error = format!("{:#}", open(path).err().expect(why));
+            assert!(
+                error.contains(why) && error.starts_with("[log] file: "),
+                "{error}"
+            );
+        };
+        let (link, shared, fifo) = (
+            place.0.join("link"),
+            place.0.join("shared"),
+            place.0.join("fifo"),
+        );
+        symlink(place.0.join("elsewhere"), &link).unwrap();
+        refused(&link, "symbolic link");
+        assert!(!place.0.join("elsewhere").exists());
+        fs::write(&shared, "").unwrap();
+        fs::set_permissions(&shared, fs::Permissions::from_mode(0o666)).unwrap();
+        refused(&shared, "mode 0666");
+        fs::set_permissions(&shared, fs::Permissions::from_mode(0o600)).unwrap();
+        fs::hard_link(&shared, place.0.join("other")).unwrap();
+        refused(&shared, "2 names");
+        nix::unistd::mkfifo(&fifo, nix::sys::stat::Mode::S_IRWXU).unwrap();
+        refused(&fifo, "cannot write");
+        refused(&place.0, "cannot write");
+        refused(&place.0.join("none/log"), "No such file");
+    }
+
+    #[test]
+    fn a_full_disk_is_said_once() {
+        let full = OpenOptions::new().append(true).open("/dev/full").unwrap();
+        let mut log = LogFile {
+            path: "/dev/full".into(),
+            file: Some(full),
+            lines: Lines::new(),
+            left_out: 0,
+        };
+        let ring = ring();
+        let blocked = ring.entries().next().unwrap();
+        let error = log
+            .new_destination(None, blocked, Instant::now())
+            .unwrap_err();
+        assert!(error.to_string().contains("No space left"), "{error}");
+        log.new_destination(None, blocked, Instant::now()).unwrap();
+        log.finish(None, &ring, SystemTime::now()).unwrap();
+    }
+
+    #[test]
+    fn lines_are_limited() {
+        let mut lines = Lines::new();
+        let start = Instant::now();
+        let taken = |lines: &mut Lines, at: u64| {
+            let now = start + Duration::from_secs(at);
+            (0..2000).filter(|_| lines.take(now)).count()
+        };
+        assert_eq!(taken(&mut lines, 0), 1000);
+        assert_eq!(taken(&mut lines, 10), 10);
+        assert_eq!(taken(&mut lines, 100_000), 1000);
+    }
+}
