@@ -37,8 +37,12 @@ to_test() {
     command -v strace >/dev/null 2>&1 || package strace strace strace
     command -v unshare >/dev/null 2>&1 || package util-linux util-linux util-linux
     command -v ssh-agent >/dev/null 2>&1 || package openssh-client openssh-clients openssh
+    command -v sshd >/dev/null 2>&1 || [ -x /usr/sbin/sshd ] || package openssh-server openssh-server openssh
     command -v dbus-daemon >/dev/null 2>&1 || package 'dbus-daemon dbus-bin' 'dbus-daemon dbus-tools' dbus
     command -v xdg-dbus-proxy >/dev/null 2>&1 || package xdg-dbus-proxy xdg-dbus-proxy xdg-dbus-proxy
+    command -v git >/dev/null 2>&1 || package git git git
+    command -v curl >/dev/null 2>&1 || package curl curl curl
+    /usr/bin/python3 -c 'import ensurepip' >/dev/null 2>&1 || package 'python3 python3-venv' python3 python
     command -v npm >/dev/null 2>&1 || package 'nodejs npm' 'nodejs npm' 'nodejs npm'
 }
 

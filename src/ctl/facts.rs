@@ -88,6 +88,9 @@ pub fn read(options: &[OsString], program: &Path, desk: Desk) -> Result<Facts> {
         internet: routes(),
         reject: firewall.on_block == OnBlock::Reject,
         persist: false,
+        nested: launch.nested,
+        namespaces_allowed: launch.nested || !launch.seccomp,
+        not_nested: false,
     })
 }
 

@@ -383,7 +383,7 @@ pub fn mounted_type(mountinfo: &str, path: &Path) -> Option<String> {
 }
 
 /// Undoes the octal escapes of mountinfo: space, tab, newline and backslash.
-fn unescape(field: &str) -> OsString {
+pub fn unescape(field: &str) -> OsString {
     ["\\040 ", "\\011\t", "\\012\n", "\\134\\"]
         .iter()
         .fold(field.to_string(), |text, pair| {

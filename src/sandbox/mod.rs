@@ -11,6 +11,7 @@ pub mod layout;
 pub mod notice;
 pub mod programs;
 pub mod protect;
+pub mod proxy;
 pub mod seccomp;
 pub mod session;
 pub mod sockets;

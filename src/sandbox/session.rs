@@ -32,6 +32,17 @@ pub struct Variables {
     pub set: Vec<(OsString, OsString)>,
 }
 
+impl Variables {
+    /// What the program finds where the user has `outside`.
+    pub fn over(&self, outside: &[(OsString, OsString)]) -> Vec<(OsString, OsString)> {
+        let replaced = |name: &OsString| self.set.iter().any(|(set, _)| set == name);
+        let kept = outside
+            .iter()
+            .filter(|(name, _)| !self.unset.contains(name) && !replaced(name));
+        kept.chain(&self.set).cloned().collect()
+    }
+}
+
 /// What is read of the user's session outside.
 pub struct Outside<'a> {
     pub home: &'a Path,

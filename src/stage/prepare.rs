@@ -26,7 +26,7 @@ use crate::sandbox::layout::{Bound, resolve};
 use crate::sandbox::notice::{self, NOTICE};
 use crate::sandbox::programs::{self, Needed, missing_message};
 use crate::sandbox::session::{self, Outside, Session};
-use crate::sandbox::{bus, bwrap, environment, seccomp, sockets, workspace};
+use crate::sandbox::{bus, bwrap, environment, proxy, seccomp, sockets, workspace};
 
 const RESOLV_CONF: &str = "/etc/resolv.conf";
 /// The shell's start file. The user's own comes first, and keeps its aliases; the prompt is ours.
@@ -88,7 +88,7 @@ pub fn prepare(launch: &Launch, around: &Surroundings) -> Result<Prepared> {
         })
     };
     let bwrap = tool(Needed::package("bwrap", "bubblewrap", false));
-    let proxy = (launch.services.dbus == Dbus::Secrets)
+    let dbus_proxy = (launch.services.dbus == Dbus::Secrets)
         .then(|| tool(Needed::package("xdg-dbus-proxy", "xdg-dbus-proxy", false)));
     let shelf = Shelf::of(&around.config_dirs);
     let firewall = launch.firewall.as_ref().map(|firewall| {
@@ -208,6 +208,10 @@ pub fn prepare(launch: &Launch, around: &Surroundings) -> Result<Prepared> {
         .variables
         .set
         .extend(more.iter().map(|(name, value)| (name.into(), value.into())));
+    if let Some(firewall) = &firewall {
+        let inside = session.variables.over(&variables);
+        warnings.extend(proxy::warnings(&inside, &firewall.policy, &firewall.own));
+    }
     let command = program.command()?;
     let seccomp = match launch.seccomp {
         true if !seccomp::ARCHITECTURES.contains(&std::env::consts::ARCH) => {
@@ -252,7 +256,7 @@ pub fn prepare(launch: &Launch, around: &Surroundings) -> Result<Prepared> {
         program: program.name,
         missing,
         session,
-        proxy,
+        proxy: dbus_proxy,
         gh,
         warnings,
         git,

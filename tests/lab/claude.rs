@@ -65,7 +65,7 @@ fn claude_answers_without_a_sandbox(desk: &Desk) -> Result<()> {
     )
 }
 
-fn claude_answers_through_the_sandbox(desk: &Desk) -> Result<()> {
+pub fn claude_answers_through_the_sandbox(desk: &Desk) -> Result<()> {
     install(desk)?;
     ask(desk, &mut desk.program(&["-p", "hello"]))?;
     // It replaces ~/.claude.json by rename, several times in a session.

@@ -44,9 +44,13 @@ fn every_check_can_fail(desk: &Desk) -> Result<()> {
     let agent = desk.home.join("agent.sock");
     let _listener = UnixListener::bind(&agent)?;
     fs::set_permissions(&agent, fs::Permissions::from_mode(0o666))?;
-    let done = verify(desk, &["--json"])?;
-    let all = checks(&done.stdout).with_context(|| format!("{done:?}"))?;
-    let all: BTreeSet<String> = all.into_keys().collect();
+    let mut all = BTreeSet::new();
+    for config in ["[sandbox]\nnested = true", ""] {
+        desk.config(config)?;
+        let done = verify(desk, &["--json"])?;
+        let found = checks(&done.stdout).with_context(|| format!("{done:?}"))?;
+        all.extend(found.into_keys());
+    }
     let socket = format!("socket {}", agent.display());
     ensure!(all.contains(&socket), "no {socket}");
     let mut left = all.clone();
@@ -136,11 +140,16 @@ fn every_check_can_fail(desk: &Desk) -> Result<()> {
 
     // Root with every capability, and every file to be written.
     let own = fs::metadata("/proc/self/ns/user")?.ino();
-    let facts_of_root = facts(desk, |facts| facts["namespaces"]["user"] = own.into())?;
+    let facts_of_root = facts(desk, |facts| {
+        facts["namespaces"]["user"] = own.into();
+        facts["namespaces_allowed"] = true.into();
+        facts["not_nested"] = true.into();
+    })?;
     let mut root = Command::new("unshare");
     root.args([
         "-n",
         "-m",
+        "-u",
         "--",
         "/bin/bash",
         "-c",
@@ -155,7 +164,26 @@ fn every_check_can_fail(desk: &Desk) -> Result<()> {
     seen(
         "root",
         failed("root", &mut root)?,
-        &["capabilities ambient", "firewall table"],
+        &[
+            "capabilities ambient",
+            "firewall table",
+            "nested firewall flush",
+            "nested setns",
+            "nested remount",
+            "nested umount",
+            "nested uncover",
+            "nested bind",
+        ],
+    )?;
+
+    // Whoever may make no namespace has no capability in it, and shows nothing by what follows.
+    let facts_plain = facts(desk, |facts| facts["namespaces_allowed"] = true.into())?;
+    let mut command = desk.program(&["-x", CTL, BATTERY, &facts_plain]);
+    let refused = failed("no namespace to be root in", &mut command)?;
+    seen(
+        "no namespace to be root in",
+        refused,
+        &["nested capabilities"],
     )?;
 
     // A first process that can be ended: the battery ends with it, before it has said anything.
@@ -191,7 +219,7 @@ fn every_check_can_fail(desk: &Desk) -> Result<()> {
 }
 
 /// A root directory of writable layers over the machine's, a network without a way out, and capabilities that are passed
-/// on. Arguments: the program.
+/// on; a mount that is read-only, and all of them shared. Arguments: the program.
 const ROOT: &str = r#"
 set -e
 ip link add d0 type veth peer name d1
@@ -206,6 +234,6 @@ for dir in bin sbin lib lib64; do
 done
 for dir in usr var etc opt proc sys tmp home run; do args+=(--bind /$dir /$dir); done
 touch /tmp/rw/init
-exec bwrap "${args[@]}" --dev-bind /dev /dev --bind /tmp/rw/init /.claude-isolated/init --cap-add ALL -- \
-    setpriv --inh-caps +all --ambient-caps +all "$@"
+exec bwrap "${args[@]}" --dev-bind /dev /dev --bind /tmp/rw/init /.claude-isolated/init --ro-bind /opt /mnt --cap-add ALL -- \
+    /bin/sh -c 'mount --make-rshared / && exec setpriv --inh-caps +all --ambient-caps +all "$@"' sh "$@"
 "#;

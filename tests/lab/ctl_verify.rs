@@ -17,6 +17,7 @@ use crate::harness::{Desk, EVERYONE, ONCE, Scenario, network, run, scenario};
 pub const ALL: &[Scenario] = &[
     scenario!(every_check_holds, EVERYONE),
     scenario!(every_check_holds_on_a_poorer_host),
+    scenario!(every_check_holds_of_a_nested_root, EVERYONE),
     scenario!(programs_in_the_workspace_are_kept, ONCE),
     scenario!(a_sandbox_that_does_not_start_is_a_failure),
     scenario!(colours_are_for_terminals, ONCE),
@@ -77,6 +78,23 @@ fn every_check_holds(desk: &Desk) -> Result<()> {
     for policy in ["", "on-block = \"reject\"", "policy = \"attached\""] {
         holds(desk, policy, policy)?;
     }
+    Ok(())
+}
+
+/// Without the filter, too: then it is the kernel alone that refuses.
+fn every_check_holds_of_a_nested_root(desk: &Desk) -> Result<()> {
+    furnish(desk)?;
+    holds(desk, "nested", "[sandbox]\nnested = true")?;
+    desk.config("[sandbox]\nseccomp = false")?;
+    let done = verify(desk, &["--json"])?;
+    let all = checks(&done.stdout).with_context(|| format!("{done:?}"))?;
+    let nested = all.iter().filter(|(name, _)| name.starts_with("nested "));
+    ensure!(nested.clone().count() >= 30, "{:?}", all.keys());
+    let failed: Vec<&String> = nested
+        .filter(|(_, (ok, _))| !ok)
+        .map(|(_, (_, line))| line)
+        .collect();
+    ensure!(failed.is_empty(), "without a filter: {failed:#?}");
     Ok(())
 }
 

@@ -16,6 +16,7 @@ mod controls;
 mod ctl_can_fail;
 mod ctl_check;
 mod ctl_verify;
+mod day;
 mod desktop;
 mod dns;
 mod dry_run;
@@ -84,6 +85,7 @@ const SCENARIOS: &[&[Scenario]] = &[
     git_config::ALL,
     syscalls::ALL,
     tools::ALL,
+    day::ALL,
     abstract_sockets::ALL,
 ];
 

@@ -16,6 +16,7 @@ pub const ALL: &[Scenario] = &[
     ),
     scenario!(attached_blocks_the_home_network),
     scenario!(an_allowed_host_is_reached_by_every_protocol, EVERYONE),
+    scenario!(an_allowed_link_local_address_is_reached),
     scenario!(an_allowed_port_opens_only_that_port),
     scenario!(an_allowed_udp_port_opens_only_that_port),
     scenario!(an_allow_entry_of_the_command_line_adds_to_the_file),
@@ -90,6 +91,14 @@ fn an_allowed_host_is_reached_by_every_protocol(desk: &Desk) -> Result<()> {
     let routable = |q: &str| !q.contains("fe80");
     expect(desk, &[], "isp and nas are reached", |q| {
         of(&ISP)(q) || of(&NAS)(q) && routable(q)
+    })
+}
+
+/// On the sandbox's own link, which stands for the desk's.
+fn an_allowed_link_local_address_is_reached(desk: &Desk) -> Result<()> {
+    desk.config("allow = [\"fe80::10\"]")?;
+    expect(desk, &[], "isp and that address are reached", |q| {
+        of(&ISP)(q) || q.split('/').nth(1) == Some("fe80::10")
     })
 }
 

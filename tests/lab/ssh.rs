@@ -21,14 +21,15 @@ pub const ALL: &[Scenario] = &[
 ];
 
 /// A real agent with one key, and the key's files in `~/.ssh`; ended with this value.
-struct Agent {
+pub struct Agent {
     child: std::process::Child,
     socket: PathBuf,
-    key: String,
+    /// Path of the private key.
+    pub key: String,
 }
 
 impl Agent {
-    fn start(desk: &Desk) -> Result<Agent> {
+    pub fn start(desk: &Desk) -> Result<Agent> {
         let ssh = desk.home.join(".ssh");
         fs::create_dir_all(&ssh)?;
         fs::set_permissions(&ssh, fs::Permissions::from_mode(0o700))?;
@@ -46,7 +47,7 @@ impl Agent {
         Ok(agent)
     }
 
-    fn with<'a>(&self, command: &'a mut Command) -> &'a mut Command {
+    pub fn with<'a>(&self, command: &'a mut Command) -> &'a mut Command {
         command.env("SSH_AUTH_SOCK", &self.socket)
     }
 

@@ -6,7 +6,9 @@ mod files;
 mod first;
 mod foreign;
 mod identity;
+mod nested;
 mod network;
+mod network_admin;
 mod open_ports;
 
 pub use open_ports::routes;
@@ -48,6 +50,13 @@ pub struct Facts {
     /// Go on where something was sent that should have been blocked: in a network made for that only.
     #[serde(default)]
     pub persist: bool,
+    /// `nested = true`, by which some system calls are let through.
+    pub nested: bool,
+    /// Whether programs may make user namespaces: by `nested`, or for want of a filter.
+    pub namespaces_allowed: bool,
+    /// Try what a nested root tries without making it one: by who has every capability already, to see it succeed.
+    #[serde(default)]
+    pub not_nested: bool,
 }
 
 /// Services of the caller's on the host's own loopback addresses, and its abstract socket.
@@ -82,10 +91,14 @@ fn run(facts: &Facts) -> Result<Vec<Check>> {
             .as_ref()
             .map_or_else(|e| format!("{:?}", errno(e)), |_| "success".into()),
     ));
-    checks.extend(calls::checks()?);
+    checks.extend(calls::checks(facts.nested)?);
     checks.extend(foreign::checks()?);
     checks.extend(files::checks(facts));
+    checks.extend(network_admin::checks(""));
     checks.extend(admin::checks());
+    if facts.namespaces_allowed {
+        checks.extend(nested::checks(facts)?);
+    }
     checks.extend(network::checks(facts)?);
     checks.extend(open_ports::checks(facts));
     // The last one: where it succeeds, nothing is left to report.

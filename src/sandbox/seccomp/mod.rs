@@ -26,8 +26,8 @@ pub struct Refused {
     pub errno: i32,
 }
 
-/// What [`filter`] refuses whole, on this architecture, without `nested`.
-pub fn refused() -> Vec<Refused> {
+/// What [`filter`] refuses whole, on this architecture.
+pub fn refused(nested: bool) -> Vec<Refused> {
     let whole = TABLE.iter().filter(|entry| entry.when == When::Always);
     whole
         .filter_map(|entry| {
@@ -36,7 +36,7 @@ pub fn refused() -> Vec<Refused> {
             (number >= 0).then_some(Refused {
                 name: entry.call,
                 number,
-                errno: entry.answer(false)?,
+                errno: entry.answer(nested)?,
             })
         })
         .collect()

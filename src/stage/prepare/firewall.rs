@@ -1,6 +1,7 @@
 //! The firewall's part of a launch: the host's networks, and the rules made from them.
 
 use std::ffi::OsString;
+use std::net::IpAddr;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
@@ -28,6 +29,8 @@ pub struct Firewall {
     pub document: Nftables<'static>,
     /// What the policy was made from.
     pub inputs: Inputs,
+    /// The host's own addresses, which the sandbox has, too.
+    pub own: Vec<IpAddr>,
     pub uplink: Uplink,
     pub pasta: PathBuf,
     /// getent, which resolves names as the host does.
@@ -119,6 +122,7 @@ pub fn prepare(
         policy,
         inputs,
         getent,
+        own: network.addresses.iter().map(|a| a.addr.ip()).collect(),
         uplink: uplink::uplink(&network),
         pasta,
         resolv,

@@ -3,6 +3,7 @@
 
 pub mod command;
 pub mod desk;
+pub mod http;
 pub mod messages_api;
 pub mod mounts;
 pub mod nameserver;
@@ -124,7 +125,7 @@ fn enter_lab(args: &[String]) -> anyhow::Result<ExitCode> {
 }
 
 /// What the lab is made of, with Debian's package of each.
-const TOOLS: [(&str, &str); 13] = [
+const TOOLS: [(&str, &str); 14] = [
     ("unshare", "util-linux"),
     ("nsenter", "util-linux"),
     ("setsid", "util-linux"),
@@ -136,6 +137,7 @@ const TOOLS: [(&str, &str); 13] = [
     ("pasta", "passt"),
     ("bwrap", "bubblewrap"),
     ("ssh-agent", "openssh-client"),
+    ("sshd", "openssh-server"),
     ("dbus-daemon", "dbus-daemon"),
     ("xdg-dbus-proxy", "xdg-dbus-proxy"),
 ];
