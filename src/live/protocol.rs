@@ -5,6 +5,7 @@ use std::path::PathBuf;
 
 use serde::{Deserialize, Serialize};
 
+use crate::live::blocked::view::View;
 use crate::policy::explain::Explained;
 use crate::policy::words::{AllowedView, AttachedView, RuleView};
 
@@ -77,7 +78,7 @@ pub enum Answer {
     },
     /// The whole log, or with [`Ask::Watch`] what is new in it.
     Blocked {
-        blocked: Vec<Blocked>,
+        blocked: Vec<View>,
     },
     /// It could not be done: why, in one line.
     Failed {
@@ -147,22 +148,6 @@ pub struct Entry {
     pub entry: AllowedView,
     /// In seconds; `None` where it has no end.
     pub left: Option<u64>,
-}
-
-/// A destination that was blocked.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Blocked {
-    /// The last time, RFC 3339 in UTC.
-    pub time: String,
-    pub dest: std::net::IpAddr,
-    /// `tcp`, `udp`, `icmp`, or a number.
-    pub proto: String,
-    pub port: Option<u16>,
-    /// The rule that blocked it.
-    pub rule: String,
-    /// What the sandbox has resolved the address from last.
-    pub name: Option<String>,
-    pub count: u64,
 }
 
 /// A value as a line.

@@ -46,6 +46,11 @@ pub fn rules(policy: &Policy) -> Vec<RuleView> {
     view(policy, usize::MAX)
 }
 
+/// The same, with a few networks of each, then how many more there are.
+pub fn short_rules(policy: &Policy) -> Vec<RuleView> {
+    view(policy, SHOWN)
+}
+
 /// The rules as an aligned table, one line each: number, name, verdict, what is matched (a few networks, then how many
 /// more).
 pub fn table(policy: &Policy) -> String {

@@ -61,6 +61,7 @@ pub struct Prepared {
     pub notice: Option<String>,
     /// Where the sandbox gets a copy of it.
     pub claude_json: Option<ClaudeJson>,
+    pub workspace: Option<PathBuf>,
 }
 
 impl Prepared {
@@ -241,7 +242,7 @@ pub fn prepare(launch: &Launch, around: &Surroundings) -> Result<Prepared> {
             .map(|f| (f.policy.name.as_str(), words::table(&f.policy)));
         let rules = rules.as_ref().map(|(name, table)| (*name, table.as_str()));
         let asked = launch.filesystem.write.iter().cloned();
-        let mut writable: Vec<PathBuf> = workspace.into_iter().chain(asked).collect();
+        let mut writable: Vec<PathBuf> = workspace.iter().cloned().chain(asked).collect();
         writable.push(around.home.join(CLAUDE_STATE[0]));
         notice::text(rules, &writable, &launch.files.hide)
     });
@@ -263,6 +264,7 @@ pub fn prepare(launch: &Launch, around: &Surroundings) -> Result<Prepared> {
         notice,
         keep_git_config: launch.files.git_config == GitConfig::Keep,
         claude_json,
+        workspace,
     })
 }
 

@@ -25,6 +25,7 @@ use super::wire::Channel;
 use super::{dbus_proxy, gh, say, signals, system};
 use crate::dns::relay::Relay;
 use crate::live::Live;
+use crate::live::control::service::Service;
 use crate::sandbox::session::BROWSER_TEXT;
 use crate::ssh_agent;
 
@@ -71,6 +72,8 @@ pub struct Running {
     pub bus: Option<dbus_proxy::Running>,
     /// What keeps the firewall, where there is one.
     pub live: Option<Live>,
+    /// What answers claude-isolatedctl, once the program runs.
+    pub control: Option<Service>,
     pub log: Log,
     /// Until when the program has to run; `None` once it does.
     pub start_by: Option<Instant>,
@@ -101,6 +104,7 @@ pub fn start(prepared: &Prepared, around: &Surroundings) -> Result<Running> {
             ssh_relays: Vec::new(),
             bus: None,
             live: None,
+            control: None,
             log: Log::new()?,
             start_by: Some(Instant::now() + LIMIT),
             watching: Watching::start(prepared),

@@ -3,10 +3,11 @@
 use anyhow::Result;
 
 use super::super::report::{json, put};
-use super::screen::{destination, entry};
+use super::screen::destination;
 use super::text::{Align, columns};
 use super::{one, other};
-use crate::live::protocol::{Answer, Ask, Blocked};
+use crate::live::blocked::view::View;
+use crate::live::protocol::{Answer, Ask};
 
 pub fn run(id: Option<&str>, as_json: bool) -> Result<bool> {
     let answer = one(id)?.ask(Ask::Log)?;
@@ -21,7 +22,7 @@ pub fn run(id: Option<&str>, as_json: bool) -> Result<bool> {
     Ok(true)
 }
 
-fn table(blocked: &[Blocked]) -> String {
+fn table(blocked: &[View]) -> String {
     let head = [
         "LAST",
         "COUNT",
@@ -30,14 +31,14 @@ fn table(blocked: &[Blocked]) -> String {
         "RULE",
         "TO ALLOW IT",
     ];
-    let row = |b: &Blocked| {
+    let row = |b: &View| {
         vec![
-            b.time.clone(),
+            b.last.clone(),
             b.count.to_string(),
             destination(b),
             b.name.clone().unwrap_or_else(|| "-".into()),
             b.rule.clone(),
-            format!("allow {}", entry(b)),
+            format!("allow {}", b.entry()),
         ]
     };
     let rows: Vec<Vec<String>> = std::iter::once(head.map(String::from).to_vec())

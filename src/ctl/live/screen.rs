@@ -4,7 +4,7 @@ use std::collections::{HashMap, VecDeque};
 use std::net::IpAddr;
 
 use super::text::clean;
-use crate::live::protocol::Blocked;
+use crate::live::blocked::view::View;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Size {
@@ -22,7 +22,7 @@ pub struct Screen {
     named: Option<String>,
     coloured: bool,
     /// The last lines, the newest at the end, with which line of all it is.
-    lines: VecDeque<Blocked>,
+    lines: VecDeque<View>,
     /// Of the first of `lines`.
     first: usize,
     places: HashMap<Key, usize>,
@@ -42,7 +42,7 @@ impl Screen {
     }
 
     /// What to write, with the cursor at the begin of the line below all others, where it is again afterwards.
-    pub fn update(&mut self, blocked: Vec<Blocked>, size: Size) -> String {
+    pub fn update(&mut self, blocked: Vec<View>, size: Size) -> String {
         let mut out = String::new();
         if self.size.replace(size).is_some_and(|before| before != size) {
             // Lines may have been wrapped: where they are now is not known.
@@ -87,7 +87,7 @@ impl Screen {
         }
     }
 
-    fn drawn(&self, blocked: &Blocked, size: Size) -> String {
+    fn drawn(&self, blocked: &View, size: Size) -> String {
         // The last column stays free: some terminals wrap as soon as it is written.
         let line = line(
             blocked,
@@ -106,7 +106,7 @@ impl Screen {
 
 /// `COUNT  DEST  RULE  COMMAND`, at most `width` characters: where it is too long the command loses its program, then its
 /// end.
-pub fn line(blocked: &Blocked, named: Option<&str>, width: usize) -> String {
+pub fn line(blocked: &View, named: Option<&str>, width: usize) -> String {
     let mut dest = destination(blocked);
     if let Some(name) = &blocked.name {
         dest += &format!(" {}", clean(name));
@@ -114,7 +114,7 @@ pub fn line(blocked: &Blocked, named: Option<&str>, width: usize) -> String {
     let rule = clean(&blocked.rule);
     let id = named.map_or(String::new(), |id| format!(" --id {id}"));
     let head = format!("{:>5}  {dest:20}  {rule:8}  ", blocked.count);
-    let command = format!("allow {}{id}", entry(blocked));
+    let command = format!("allow {}{id}", blocked.entry());
     let whole = format!("{head}claude-isolatedctl {command}");
     if whole.chars().count() <= width {
         return whole;
@@ -128,23 +128,12 @@ pub fn line(blocked: &Blocked, named: Option<&str>, width: usize) -> String {
 }
 
 /// `10.0.0.1:80/tcp`, `[fd00::1]:53/udp`, `10.0.0.1/icmp`.
-pub fn destination(blocked: &Blocked) -> String {
+pub fn destination(blocked: &View) -> String {
     let proto = clean(&blocked.proto);
     match (blocked.dest, blocked.port) {
         (IpAddr::V4(dest), Some(port)) => format!("{dest}:{port}/{proto}"),
         (IpAddr::V6(dest), Some(port)) => format!("[{dest}]:{port}/{proto}"),
         (dest, None) => format!("{dest}/{proto}"),
-    }
-}
-
-/// The narrowest allow entry that lets it through.
-pub fn entry(blocked: &Blocked) -> String {
-    match (blocked.dest, blocked.port, blocked.proto.as_str()) {
-        (IpAddr::V4(dest), Some(port), "tcp") => format!("{dest}:{port}"),
-        (IpAddr::V6(dest), Some(port), "tcp") => format!("[{dest}]:{port}"),
-        (IpAddr::V4(dest), Some(port), "udp") => format!("{dest}:{port}/udp"),
-        (IpAddr::V6(dest), Some(port), "udp") => format!("[{dest}]:{port}/udp"),
-        (dest, _, _) => dest.to_string(),
     }
 }
 
@@ -157,15 +146,16 @@ mod tests {
         columns: 80,
     };
 
-    fn blocked(dest: &str, count: u64) -> Blocked {
-        Blocked {
-            time: "2026-01-01T00:00:00Z".into(),
+    fn blocked(dest: &str, count: u64) -> View {
+        View {
             dest: dest.parse().unwrap(),
             proto: "tcp".into(),
             port: Some(80),
             rule: "attached".into(),
             name: None,
             count,
+            first: "2026-01-01T00:00:00.000Z".into(),
+            last: "2026-01-01T00:00:00.000Z".into(),
         }
     }
 
@@ -193,12 +183,12 @@ mod tests {
     #[test]
     fn the_command_allows_what_was_blocked_and_little_more() {
         let of = |proto: &str, port, dest: &str| {
-            let blocked = Blocked {
+            let blocked = View {
                 proto: proto.into(),
                 port,
                 ..blocked(dest, 1)
             };
-            (destination(&blocked), entry(&blocked))
+            (destination(&blocked), blocked.entry())
         };
         for (proto, port, dest, shown, allow) in [
             (
@@ -242,7 +232,7 @@ mod tests {
         );
         assert!(again.ends_with("\r\x1b[2B") && !again.contains('\n'));
         // What has scrolled away comes back at the end.
-        let more: Vec<Blocked> = (3..6).map(|n| blocked(&format!("10.0.0.{n}"), 1)).collect();
+        let more: Vec<View> = (3..6).map(|n| blocked(&format!("10.0.0.{n}"), 1)).collect();
         screen.update(more, SIZE);
         let late = screen.update(vec![blocked("10.0.0.1", 9)], SIZE);
         assert!(late.starts_with("    9  10.0.0.1:80/tcp") && late.ends_with("\r\n"));
@@ -253,7 +243,7 @@ mod tests {
     #[test]
     fn another_size_draws_what_fits_anew() {
         let mut screen = Screen::new(None, false);
-        let all: Vec<Blocked> = (1..=9)
+        let all: Vec<View> = (1..=9)
             .map(|n| blocked(&format!("10.0.0.{n}"), 1))
             .collect();
         screen.update(all, SIZE);

@@ -9,7 +9,8 @@ use super::super::report::{coloured, put};
 use super::screen::{self, Screen, Size};
 use super::text;
 use super::{Sandbox, all, one, other};
-use crate::live::protocol::{Answer, Ask, Blocked, Run};
+use crate::live::blocked::view::View;
+use crate::live::protocol::{Answer, Ask, Run};
 
 pub fn run(id: Option<&str>, json: bool) -> Result<bool> {
     let mut sandbox = one(id)?;
@@ -51,8 +52,8 @@ fn head(sandbox: &Sandbox, run: Option<&Run>) -> String {
     )
 }
 
-fn lines(blocked: &[Blocked], named: Option<&str>, json: bool) -> Result<String> {
-    let line = |blocked: &Blocked| {
+fn lines(blocked: &[View], named: Option<&str>, json: bool) -> Result<String> {
+    let line = |blocked: &View| {
         Ok(match json {
             true => serde_json::to_string(blocked)? + "\n",
             false => screen::line(blocked, named, usize::MAX) + "\n",

@@ -1,7 +1,9 @@
 //! The control socket of a running sandbox, as one part of the supervisor's poll(2) loop.
 
+mod answers;
 mod client;
 pub mod entry;
+pub mod service;
 #[cfg(test)]
 mod tests;
 
