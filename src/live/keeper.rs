@@ -67,6 +67,8 @@ pub struct Keeper {
     timed: Vec<Timed>,
     policy: Policy,
     loaded: Ruleset,
+    /// Whether the table logs, which not every kernel can.
+    logged: bool,
     /// Whether `loaded` is in the kernel: not known after a failure.
     sure: bool,
     closed: Option<Closed>,
@@ -81,6 +83,7 @@ impl Keeper {
             inputs,
             timed: Vec::new(),
             policy,
+            logged: nf::unlogged(&loaded).is_some(),
             loaded,
             sure: true,
             closed: None,
@@ -263,7 +266,10 @@ impl Keeper {
     }
 
     fn load(&mut self, policy: Policy) -> Result<()> {
-        let meant = nf::compile(&document(&policy)).context("cannot encode the firewall")?;
+        let mut meant = nf::compile(&document(&policy)).context("cannot encode the firewall")?;
+        if !self.logged {
+            meant = nf::unlogged(&meant).context("the table has no log to go without")?;
+        }
         if !self.sure || meant != self.loaded {
             self.sure = false;
             nf::update(&self.netlink, &self.loaded, &meant)?;

@@ -37,6 +37,8 @@ const NAMES_AFTER: Duration = Duration::from_secs(1);
 /// the program has to be ended.
 pub struct Live {
     pub keeper: Keeper,
+    /// What was blocked.
+    pub blocked: Option<blocked::Log>,
     getent: Option<PathBuf>,
     watch: Option<Watch>,
     /// The host as it was read last.
@@ -56,6 +58,7 @@ impl Live {
     pub fn new(keeper: Keeper, getent: Option<PathBuf>) -> Self {
         Self {
             keeper,
+            blocked: None,
             getent,
             watch: None,
             network: None,
@@ -109,6 +112,13 @@ impl Live {
         std::mem::take(&mut self.network_changed)
     }
 
+    /// The run is known by this id.
+    pub fn name_run(&mut self, id: &str) {
+        if let Some(log) = &mut self.blocked {
+            log.name_run(id);
+        }
+    }
+
     /// What to wait for; another set after each call that changes something.
     pub fn interests(&self) -> impl Iterator<Item = (BorrowedFd<'_>, PollFlags)> {
         let watch = self
@@ -116,7 +126,12 @@ impl Live {
             .iter()
             .map(|watch| (watch.fd(), PollFlags::POLLIN));
         let names = self.names.iter().flat_map(LookUps::interests);
-        watch.chain(names).chain(self.wishes.interests())
+        let blocked = self.blocked.iter().filter_map(blocked::Log::fd);
+        let blocked = blocked.map(|fd| (fd, PollFlags::POLLIN));
+        watch
+            .chain(blocked)
+            .chain(names)
+            .chain(self.wishes.interests())
     }
 
     /// When [`Live::tick`] has something to do even if no descriptor is ready; `None` while there is nothing to wait for.
@@ -137,6 +152,11 @@ impl Live {
 
     /// Serves a descriptor that is ready; one that is not ours is passed over.
     pub fn ready(&mut self, fd: RawFd, now: Instant) -> Result<()> {
+        if let Some(log) = &mut self.blocked
+            && log.ready(fd, self.keeper.policy(), now)
+        {
+            return Ok(());
+        }
         let Some(watch) = self.watch.as_mut().filter(|w| w.fd().as_raw_fd() == fd) else {
             // Names' answers are looked for in every turn.
             return Ok(());
@@ -161,6 +181,13 @@ impl Live {
         self.keeper.tick(now)?;
         self.wishes.advance(&mut self.keeper, now)?;
         self.resolve(now)
+    }
+
+    /// The program has ended: says what is to be said of it.
+    pub fn finish(&mut self) {
+        if let Some(log) = &mut self.blocked {
+            log.finish(self.keeper.policy());
+        }
     }
 
     /// Reads the host and brings the table up to date.

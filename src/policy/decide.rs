@@ -19,6 +19,12 @@ impl Policy {
             .expect("a policy ends in Match::Any");
         (rule.verdict, rule)
     }
+
+    /// The rule that blocks such a packet, or would if none accepted it; `None` where none does.
+    pub fn blocks(&self, dst: IpAddr, service: Option<(Proto, u16)>) -> Option<&Rule> {
+        let mut blocking = self.rules.iter().filter(|r| r.verdict == Verdict::Block);
+        blocking.find(|rule| rule.matches.is(dst, service))
+    }
 }
 
 impl Match {

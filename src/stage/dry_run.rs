@@ -7,6 +7,7 @@ use anyhow::Result;
 use serde::Serialize;
 
 use super::prepare::{Firewall, Prepared, Surroundings, Way};
+use crate::nf;
 use crate::policy::words::{self, AllowedView, AttachedView, RuleView};
 
 /// The word in the place of the process that pasta would attach to.
@@ -23,7 +24,8 @@ struct View<'a> {
     deny: Vec<AllowedView>,
     dns: Vec<String>,
     rules: Vec<RuleView>,
-    ruleset: Option<&'a nftables::schema::Nftables<'static>>,
+    /// As `nft -j -f` takes it.
+    ruleset: Option<serde_json::Value>,
     argv: Argv,
     warnings: Vec<String>,
 }
@@ -36,7 +38,7 @@ struct Argv {
 
 /// The whole output.
 pub fn text(prepared: &Prepared, around: &Surroundings, json: bool) -> Result<String> {
-    let view = view(prepared, around);
+    let view = view(prepared, around)?;
     if json {
         return Ok(serde_json::to_string_pretty(&view)? + "\n");
     }
@@ -92,7 +94,7 @@ pub fn text(prepared: &Prepared, around: &Surroundings, json: bool) -> Result<St
     Ok(out)
 }
 
-fn view<'a>(prepared: &'a Prepared, around: &Surroundings) -> View<'a> {
+fn view<'a>(prepared: &'a Prepared, around: &Surroundings) -> Result<View<'a>> {
     let firewall = prepared.firewall.as_ref();
     let of = |f: &Firewall| f.pasta_argv(&around.self_exe, TARGET);
     let mut warnings = prepared.warnings.clone();
@@ -113,7 +115,7 @@ fn view<'a>(prepared: &'a Prepared, around: &Surroundings) -> View<'a> {
             prepared.program.to_string_lossy()
         ));
     }
-    View {
+    Ok(View {
         version: env!("CARGO_PKG_VERSION"),
         netns: firewall.map(|f| {
             if f.way == Way::Pasta {
@@ -139,13 +141,13 @@ fn view<'a>(prepared: &'a Prepared, around: &Surroundings) -> View<'a> {
         rules: firewall
             .map(|f| words::rules(&f.policy))
             .unwrap_or_default(),
-        ruleset: firewall.map(|f| &f.document),
+        ruleset: firewall.map(|f| nf::to_nft(&f.document)).transpose()?,
         argv: Argv {
             pasta: firewall.map(|f| strings(&of(f))),
             bwrap: strings(&prepared.bwrap),
         },
         warnings,
-    }
+    })
 }
 
 fn strings(argv: &[OsString]) -> Vec<String> {

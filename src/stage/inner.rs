@@ -100,18 +100,42 @@ fn start(channel: &Channel, given: Given, alone: bool) -> Result<Option<Pid>> {
     let table = nf::compile(&plan.ruleset).context("cannot encode the firewall")?;
     let netlink = Netlink::open(netlink_sys::protocols::NETLINK_NETFILTER)
         .context("cannot open a netfilter socket in the sandbox's network namespace")?;
-    nf::load(&netlink, &table)?;
+    let not_logged = load(&netlink, &table)?;
+    let logged = not_logged.is_none();
+    warnings.extend(not_logged);
+    let log = Netlink::open(netlink_sys::protocols::NETLINK_NETFILTER)
+        .context("cannot open a second netfilter socket in the sandbox's network namespace")?;
     namespace::loopback_up().context("cannot bring up the sandbox's loopback interface")?;
 
     let netns = std::fs::metadata("/proc/self/ns/net")?.ino();
     let relay = plan.dns.then(dns::listen).transpose();
     let relay = relay.context("cannot open the DNS relay's sockets in the sandbox")?;
-    let mut fds = vec![netlink.socket().as_fd()];
+    let mut fds = vec![netlink.socket().as_fd(), log.socket().as_fd()];
     if let Some((udp, tcp)) = &relay {
         fds.extend([udp.as_fd(), tcp.as_fd()]);
     }
-    let ready = FromInner::Ready { netns, warnings };
+    let ready = FromInner::Ready {
+        netns,
+        warnings,
+        logged,
+    };
     Ok(channel.send(&ready, &fds).ok().map(|()| bwrap))
+}
+
+/// Loads the table; where the kernel refuses it with its log, without. Gives what to say of that.
+fn load(netlink: &Netlink, table: &nf::Ruleset) -> Result<Option<String>> {
+    let Err(e) = nf::load(netlink, table) else {
+        return Ok(None);
+    };
+    match nf::unlogged(table).map(|plain| nf::load(netlink, &plain)) {
+        // What is blocked is the same.
+        Some(Ok(())) => Ok(Some(format!(
+            "blocked destinations are not listed: the kernel cannot log them (modprobe nfnetlink_log nft_log nft_limit): \
+             {e:#}"
+        ))),
+        // It was not the log's fault.
+        None | Some(Err(_)) => Err(e),
+    }
 }
 
 /// Stays until bwrap has ended or the outer stage is gone; gives the exit status.

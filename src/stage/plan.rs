@@ -51,8 +51,14 @@ pub struct Start {
 /// Inner to outer.
 #[derive(Debug, Serialize, Deserialize)]
 pub enum FromInner {
-    /// The table is loaded. Beside it: the netfilter socket of the namespace, then the relay's UDP and TCP sockets.
-    Ready { netns: u64, warnings: Vec<String> },
+    /// The table is loaded. Beside it: the netfilter socket of the namespace, one more for the kernel's packet log, then
+    /// the relay's UDP and TCP sockets.
+    Ready {
+        netns: u64,
+        warnings: Vec<String>,
+        /// The kernel took the table with its log; else it is [`crate::nf::unlogged`].
+        logged: bool,
+    },
     /// The start failed; nothing runs.
     Failed { message: String },
     /// pasta has configured the namespace.

@@ -10,7 +10,7 @@ pub use surroundings::Surroundings;
 use std::ffi::{OsStr, OsString};
 use std::path::{Path, PathBuf};
 
-use anyhow::{Result, bail};
+use anyhow::{Context, Result, bail};
 use nix::unistd::{AccessFlags, access, getgid, getuid};
 
 use super::claude_json::ClaudeJson;
@@ -26,7 +26,7 @@ use crate::sandbox::layout::{Bound, resolve};
 use crate::sandbox::notice::{self, NOTICE};
 use crate::sandbox::programs::{self, Needed, missing_message};
 use crate::sandbox::session::{self, Outside, Session};
-use crate::sandbox::{bus, bwrap, environment, proxy, seccomp, sockets, workspace};
+use crate::sandbox::{bus, bwrap, environment, protect, proxy, seccomp, sockets, workspace};
 
 const RESOLV_CONF: &str = "/etc/resolv.conf";
 /// The shell's start file. The user's own comes first, and keeps its aliases; the prompt is ours.
@@ -62,6 +62,8 @@ pub struct Prepared {
     /// Where the sandbox gets a copy of it.
     pub claude_json: Option<ClaudeJson>,
     pub workspace: Option<PathBuf>,
+    /// Its file resolved.
+    pub log: crate::launch::Log,
 }
 
 impl Prepared {
@@ -225,6 +227,10 @@ pub fn prepare(launch: &Launch, around: &Surroundings) -> Result<Prepared> {
         true => Some(seccomp::filter(launch.nested)?),
         false => None,
     };
+    let mut log = launch.log.clone();
+    if let Some(file) = log.file.as_mut().filter(|_| firewall.is_some()) {
+        *file = protect::written_outside(&layout, file).context("[log] file")?;
+    }
     let bound = layout.settle(&around.home)?;
     let bwrap = bwrap::argv(&bwrap::Inputs {
         bwrap: &bwrap,
@@ -265,6 +271,7 @@ pub fn prepare(launch: &Launch, around: &Surroundings) -> Result<Prepared> {
         keep_git_config: launch.files.git_config == GitConfig::Keep,
         claude_json,
         workspace,
+        log,
     })
 }
 

@@ -38,12 +38,20 @@ enum End {
 pub fn supervise(mut running: Running, prepared: &Prepared, around: &Surroundings) -> Result<i32> {
     let end = watch(&mut running, prepared, around);
     let mut watching = std::mem::take(&mut running.watching);
+    let mut live = running.live.take();
+    let control = running.control.take();
     match end {
         Ok(End::Status(_) | End::NotExecuted(_)) => running.helpers.leave(),
         // It may run still.
         Ok(End::Forced(_)) | Err(_) => drop(running),
     }
     watching.finish();
+    if let Some(live) = &mut live {
+        live.finish();
+    }
+    if let Some(control) = control {
+        control.finish(live.as_ref(), Instant::now());
+    }
     let end = end?;
     match end {
         End::Status(status) | End::Forced(status) => Ok(status),
@@ -272,6 +280,9 @@ fn from_init(
                     live.started(Instant::now())?;
                 }
                 running.control = control(prepared, around);
+                if let (Some(live), Some(control)) = (&mut running.live, &running.control) {
+                    live.name_run(control.id().as_ref());
+                }
                 if let Some(bus) = &running.bus {
                     bus.hide();
                 }

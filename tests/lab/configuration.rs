@@ -199,7 +199,7 @@ fn a_shell_passes_its_arguments_on(desk: &Desk) -> Result<()> {
 fn no_configuration_protects(desk: &Desk) -> Result<()> {
     fs::remove_file(desk.config("")?)?;
     let questions = ["tcp/10.10.10.55/80", "tcp/203.0.113.10/80"].map(str::to_owned);
-    desk.reach(&[], &questions)?
+    desk.reach_and_hear(&[], &questions, "1 destination was blocked")?
         .all("isp alone is reached", |q, a| {
             a.is_open() == q.contains("203.0")
         })

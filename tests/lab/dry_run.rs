@@ -213,6 +213,13 @@ fn normal(listing: &str) -> Result<Value> {
         .as_array_mut()
         .context("no list of objects")?;
     objects.retain(|o| o.get("metainfo").is_none());
+    // What a set that rules fill has in it at the moment.
+    let sets = objects
+        .iter_mut()
+        .filter_map(|o| o.get_mut("set")?.as_object_mut());
+    for set in sets.filter(|set| set.contains_key("timeout")) {
+        set.remove("elem");
+    }
     objects.iter_mut().for_each(strip);
     Ok(Value::Array(std::mem::take(objects)))
 }

@@ -8,6 +8,7 @@
 mod harness;
 
 mod abstract_sockets;
+mod blocked;
 mod bus;
 mod claude;
 mod claude_json;
@@ -56,6 +57,7 @@ const SCENARIOS: &[&[Scenario]] = &[
     ctl_can_fail::ALL,
     reachability::ALL,
     on_block::ALL,
+    blocked::ALL,
     rulesets::ALL,
     loopback::ALL,
     inbound::ALL,

@@ -81,9 +81,8 @@ pub fn all() -> Result<Vec<Sandbox>> {
     found.into_iter().map(sandbox).collect()
 }
 
-/// The sandbox whose id begins with `id`, or the one that runs. `Err`, with [`Ambiguous`] in it, where it could be
-/// several.
-pub fn one(id: Option<&str>) -> Result<Sandbox> {
+/// The sandboxes whose ids begin with `id`; all without one.
+fn matching(id: Option<&str>) -> Result<Vec<Sandbox>> {
     let mut found = all()?;
     if let Some(begin) = id {
         ensure!(
@@ -92,21 +91,35 @@ pub fn one(id: Option<&str>) -> Result<Sandbox> {
         );
         found.retain(|sandbox| sandbox.id.as_ref().starts_with(begin));
     }
-    match (found.len(), id) {
-        (0, None) => bail!("no sandbox is running"),
-        (0, Some(begin)) => bail!(
+    Ok(found)
+}
+
+/// The one of them. `Err`, with [`Ambiguous`] in it, where it could be several.
+pub fn one(id: Option<&str>) -> Result<Sandbox> {
+    match (only(matching(id)?)?, id) {
+        (Some(sandbox), _) => Ok(sandbox),
+        (None, None) => bail!("no sandbox is running"),
+        (None, Some(begin)) => bail!(
             "no running sandbox has an id that begins with `{begin}`: claude-isolatedctl ps lists them"
         ),
-        (1, _) => Ok(found.remove(0)),
-        (several, _) => {
-            let list = ps::table(&ps::rows(found)?, false);
-            let list = list.trim_end().replace('\n', "\n  ");
-            Err(Ambiguous(format!(
-                "{several} sandboxes could be meant, name one by its id:\n  {list}"
-            ))
-            .into())
-        }
     }
+}
+
+fn only(mut found: Vec<Sandbox>) -> Result<Option<Sandbox>> {
+    if found.len() > 1 {
+        let several = found.len();
+        let list = ps::table(&ps::rows(found)?, false);
+        return Err(ambiguous(several, &list));
+    }
+    Ok(found.pop())
+}
+
+fn ambiguous(several: usize, list: &str) -> anyhow::Error {
+    let list = list.trim_end().replace('\n', "\n  ");
+    Ambiguous(format!(
+        "{several} sandboxes could be meant, name one by its id:\n  {list}"
+    ))
+    .into()
 }
 
 impl Sandbox {

@@ -26,23 +26,36 @@ const NFULA_CFG_NLBUFSIZ: u16 = 3;
 const NFULA_CFG_TIMEOUT: u16 = 4;
 const NFULA_CFG_QTHRESH: u16 = 5;
 const NFULNL_CFG_CMD_BIND: u8 = 1;
+const NFULNL_CFG_CMD_UNBIND: u8 = 2;
 const NFULNL_COPY_PACKET: u8 = 2;
 
-/// The request that makes the socket which sends it the reader of the table's group. The kernel acknowledges it: `EBUSY` where
-/// somebody else is, `EPERM` without `CAP_NET_ADMIN` over the namespace.
+/// The request that makes the socket which sends it the reader of the table's group. The kernel acknowledges it:
+/// `EBUSY` where somebody else is, `EPERM` without `CAP_NET_ADMIN` over the namespace.
 ///
 /// One message: the kernel takes the command first and the settings after it.
 pub fn bind(seq: u32) -> Result<Vec<u8>> {
+    config(seq, NFULNL_CFG_CMD_BIND, |b| {
+        let mut mode = SNAPLEN.to_be_bytes().to_vec();
+        mode.extend([NFULNL_COPY_PACKET, 0]);
+        b.attr(NFULA_CFG_MODE, &mode)?;
+        b.attr_be32(NFULA_CFG_NLBUFSIZ, BUFFER)?;
+        b.attr_be32(NFULA_CFG_TIMEOUT, TIMEOUT)?;
+        b.attr_be32(NFULA_CFG_QTHRESH, QTHRESH)
+    })
+}
+
+/// The request that ends it. The kernel hands on what it has collected, then acknowledges.
+pub fn unbind(seq: u32) -> Result<Vec<u8>> {
+    config(seq, NFULNL_CFG_CMD_UNBIND, |_| Ok(()))
+}
+
+fn config(seq: u32, command: u8, fill: impl FnOnce(&mut Builder) -> Result<()>) -> Result<Vec<u8>> {
     let mut b = Builder::default();
+    let flags = NLM_F_REQUEST | NLM_F_ACK;
     let header = nfgenmsg(NFPROTO_UNSPEC, GROUP);
-    b.begin(NFULNL_MSG_CONFIG, NLM_F_REQUEST | NLM_F_ACK, seq, &header);
-    b.attr(NFULA_CFG_CMD, &[NFULNL_CFG_CMD_BIND])?;
-    let mut mode = SNAPLEN.to_be_bytes().to_vec();
-    mode.extend([NFULNL_COPY_PACKET, 0]);
-    b.attr(NFULA_CFG_MODE, &mode)?;
-    b.attr_be32(NFULA_CFG_NLBUFSIZ, BUFFER)?;
-    b.attr_be32(NFULA_CFG_TIMEOUT, TIMEOUT)?;
-    b.attr_be32(NFULA_CFG_QTHRESH, QTHRESH)?;
+    b.begin(NFULNL_MSG_CONFIG, flags, seq, &header);
+    b.attr(NFULA_CFG_CMD, &[command])?;
+    fill(&mut b)?;
     b.end();
     Ok(b.finish())
 }

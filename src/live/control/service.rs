@@ -8,7 +8,8 @@ use std::time::{Duration, Instant};
 use anyhow::Result;
 use nix::poll::PollFlags;
 
-use super::super::blocked::ring::{Cursor, Ring};
+use super::super::blocked::Log;
+use super::super::blocked::ring::Cursor;
 use super::super::blocked::view::View;
 use super::super::protocol::{Answer, Ask};
 use super::super::{Live, Ticket};
@@ -95,6 +96,12 @@ impl Service {
         Ok(())
     }
 
+    /// The program has ended: those who watch hear the last of it.
+    pub fn finish(mut self, live: Option<&Live>, now: Instant) {
+        self.rested = None;
+        self.tell(live, now);
+    }
+
     fn serve(
         &mut self,
         client: ClientId,
@@ -124,8 +131,8 @@ impl Service {
                 return Ok(());
             }
             (Ask::Log, Some(live)) => Answer::Blocked {
-                blocked: ring(Some(live))
-                    .map(|ring| ring.entries().map(View::from).collect())
+                blocked: log(Some(live))
+                    .map(|log| log.entries().map(View::from).collect())
                     .unwrap_or_default(),
             },
             (Ask::Rules { json }, Some(live)) => answers::rules(&live.keeper, json),
@@ -195,9 +202,9 @@ impl Service {
     }
 
     fn has_news(&self, live: Option<&Live>) -> bool {
-        let Some(ring) = ring(live) else { return false };
+        let Some(log) = log(live) else { return false };
         let mut watchers = self.watchers.iter();
-        watchers.any(|watcher| watcher.told != Some(ring.cursor()))
+        watchers.any(|watcher| watcher.told != Some(log.cursor()))
     }
 
     /// Tells those who watch what has changed since the last time.
@@ -206,22 +213,22 @@ impl Service {
         self.watchers
             .retain(|watcher| there.contains(&watcher.client));
         self.rested = self.rested.filter(|until| *until > now);
-        let Some(ring) = ring(live).filter(|_| self.rested.is_none()) else {
+        let Some(log) = log(live).filter(|_| self.rested.is_none()) else {
             return;
         };
         for watcher in &mut self.watchers {
-            let news = ring.since(watcher.told.unwrap_or_default());
+            let news = log.since(watcher.told.unwrap_or_default());
             let blocked: Vec<View> = news.map(|change| View::from(change.blocked)).collect();
             if !blocked.is_empty() {
                 self.rested = Some(now + BETWEEN);
                 self.server
                     .answer(watcher.client, &Answer::Blocked { blocked }, now);
             }
-            watcher.told = Some(ring.cursor());
+            watcher.told = Some(log.cursor());
         }
     }
 }
 
-fn ring(_live: Option<&Live>) -> Option<&Ring> {
-    None
+fn log(live: Option<&Live>) -> Option<&Log> {
+    live?.blocked.as_ref()
 }

@@ -7,10 +7,11 @@ use anyhow::{Context, Result, bail};
 use netlink_sys::Socket;
 use nix::errno::Errno;
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
-use nix::unistd::{AccessFlags, access};
+use nix::unistd::{AccessFlags, access, getuid};
 
 use super::{LIMIT, Running};
 use crate::dns::relay::Relay;
+use crate::live::blocked::{self, file::LogFile, reader::Reader};
 use crate::live::{Keeper, Live};
 use crate::netlink::Netlink;
 use crate::nf;
@@ -63,29 +64,54 @@ impl Starting {
         }
         drop(first);
 
-        let (netns, warnings, fds) = match self.next_from_inner()? {
-            (FromInner::Ready { netns, warnings }, fds) => (netns, warnings, fds),
-            (other, _) => bail!("the inner stage answered out of turn: {other:?}"),
+        let (ready, fds) = self.next_from_inner()?;
+        let FromInner::Ready {
+            netns,
+            warnings,
+            logged,
+        } = ready
+        else {
+            bail!("the inner stage answered out of turn: {ready:?}");
         };
         for warning in warnings {
             say(&warning);
         }
+        let meant = match logged {
+            true => meant,
+            false => nf::unlogged(&meant).context("the table has no log to go without")?,
+        };
         let mut fds = fds.into_iter();
-        let netlink = fds
-            .next()
-            .context("the inner stage sent no netfilter socket")?;
-        // SAFETY: a netlink socket that the inner stage opened and gave away; ours alone now.
-        let netlink = Netlink::from_socket(unsafe { Socket::from_raw_fd(netlink.into_raw_fd()) });
+        let mut netfilter = || -> Result<Netlink> {
+            let fd = fds
+                .next()
+                .context("the inner stage sent no netfilter socket")?;
+            // SAFETY: a netlink socket that the inner stage opened and gave away; ours alone now.
+            let socket = unsafe { Socket::from_raw_fd(fd.into_raw_fd()) };
+            Ok(Netlink::from_socket(socket))
+        };
+        let (netlink, log) = (netfilter()?, netfilter()?);
         nf::verify(&netlink, &meant)
             .context("the firewall read back is not the one that was meant")?;
         nf::only_table(&netlink, &meant)?;
         let (inputs, policy) = (firewall.inputs.clone(), firewall.policy.clone());
         let keeper = Keeper::new(netlink, inputs, policy, meant);
-        self.running.live = Some(Live::new(keeper, firewall.getent.clone()));
+        let mut live = Live::new(keeper, firewall.getent.clone());
         if let (Some(udp), Some(tcp)) = (fds.next(), fds.next()) {
             let relay = Relay::new(udp.into(), tcp.into(), "/etc/resolv.conf".into());
             self.running.relay = Some(relay.context("cannot start the DNS relay")?);
         }
+        // Before the gate is opened: nothing that is blocked goes unseen.
+        let reader = logged.then(|| Reader::start(log)).and_then(|reader| {
+            let told = |e| say(&format!("{e:#}: blocked destinations are not listed"));
+            reader.map_err(told).ok()
+        });
+        let names = self.running.relay.as_ref().map(Relay::names);
+        live.blocked = Some(blocked::Log::new(
+            reader,
+            names,
+            log_settings(prepared, around)?,
+        ));
+        self.running.live = Some(live);
         if firewall.way == Way::Attach {
             self.attach(firewall, around)?;
         }
@@ -192,6 +218,19 @@ impl Running {
             no_tun()
         )
     }
+}
+
+/// What is done with the list of blocked destinations. `Err` where its file cannot be written.
+fn log_settings(prepared: &Prepared, around: &Surroundings) -> Result<blocked::Settings> {
+    let uid = getuid();
+    let file = prepared.log.file.as_deref();
+    Ok(blocked::Settings {
+        program: prepared.program.to_string_lossy().into_owned(),
+        quiet: prepared.log.quiet,
+        file: file.map(|file| LogFile::open(file, uid)).transpose()?,
+        state: around.directories.state.clone(),
+        uid,
+    })
 }
 
 /// Sends everything that the inner stage needs; gives the channel to it that pasta has no part of.

@@ -56,17 +56,21 @@ impl Desk {
     }
 
     /// Writes the user's configuration; `firewall` goes into `[firewall]`, after the scenario's way to the namespace, and
-    /// may open further tables.
+    /// may open further tables. Without a `[log]` of its own nothing is said at the end of a run.
     pub fn config(&self, firewall: &str) -> Result<PathBuf> {
         let netns = match self.mode {
             Mode::Root => "auto",
             mode => mode.name(),
         };
+        let log = match firewall.contains("[log]") {
+            true => "",
+            false => "[log]\nquiet = true\n",
+        };
         let path = self.home.join(".config/claude-isolated/config.toml");
         fs::create_dir_all(path.parent().context("no parent")?)?;
         fs::write(
             &path,
-            format!("[firewall]\nnetns = \"{netns}\"\n{firewall}\n"),
+            format!("[firewall]\nnetns = \"{netns}\"\n{firewall}\n{log}"),
         )?;
         Ok(path)
     }

@@ -29,6 +29,8 @@ pub fn main(args: &[String]) -> ExitCode {
         ["listen", port, mark] => session::listen(port, mark),
         ["insist", question, begun, mark] => session::insist(question, begun, mark),
         ["hear", port, file, asked @ ..] => net::hear(port, file, asked),
+        ["flood", address, port, rate, seconds] => net::flood(address, port, rate, seconds),
+        ["scan", network, hosts, rate] => net::scan(network, hosts, rate),
         ["send", address, port, text] => net::send(address, port, text),
         _ => Err(anyhow::anyhow!("probe: no such question: {args:?}")),
     };

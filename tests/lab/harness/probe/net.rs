@@ -211,6 +211,39 @@ pub fn send(address: &str, port: &str, text: &str) -> Result<()> {
     Ok(())
 }
 
+/// Datagrams to one destination, so many a second.
+pub fn flood(address: &str, port: &str, rate: &str, seconds: &str) -> Result<()> {
+    let to = target(address, port.parse()?)?;
+    let rate: u32 = rate.parse()?;
+    paced(rate, rate * seconds.parse::<u32>()?, |_| to)
+}
+
+/// A datagram to each of the first hosts of an IPv4 network, so many a second.
+pub fn scan(network: &str, hosts: &str, rate: &str) -> Result<()> {
+    let first = u32::from(network.parse::<std::net::Ipv4Addr>()?);
+    paced(rate.parse()?, hosts.parse()?, |n| {
+        (std::net::Ipv4Addr::from(first + n), 9).into()
+    })
+}
+
+/// Whether they leave is not looked at.
+fn paced(rate: u32, count: u32, to: impl Fn(u32) -> SocketAddr) -> Result<()> {
+    let socket = UdpSocket::bind(any(to(0)))?;
+    let begin = Instant::now();
+    for n in 0..count {
+        let due = Duration::from_secs(n.into()) / rate;
+        // In bursts of a few milliseconds: a timer each would be too slow.
+        if let Some(early) = due.checked_sub(begin.elapsed())
+            && early > Duration::from_millis(2)
+        {
+            std::thread::sleep(early);
+        }
+        let _ = socket.send_to(b"flood", to(n));
+    }
+    println!("{count} in {:?}", begin.elapsed());
+    Ok(())
+}
+
 /// Asks the UDP services at the addresses `asked` from one port, again and again, and writes whatever comes to that port
 /// to `file`: `ADDRESS TEXT`, one line each.
 pub fn hear(port: &str, file: &str, asked: &[&str]) -> Result<()> {
