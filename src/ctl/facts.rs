@@ -12,6 +12,7 @@ use serde_json::Value;
 
 use super::battery::{Desk, Facts, routes};
 use super::destinations;
+use crate::config::directories::Directories;
 use crate::launch::{self, Environment, Firewall, Netns, OnBlock, PolicyName, Request};
 use crate::policy::ruleset::Shelf;
 use crate::stage::prepare::firewall::{self, Decided};
@@ -75,12 +76,15 @@ pub fn read(options: &[OsString], program: &Path, desk: Desk) -> Result<Facts> {
     let mut sockets = listening(&sockets);
     sockets.retain(|path| !mounts.show(path));
     sockets.truncate(MAX_SOCKETS);
+    let variable = |name: &str| std::env::var_os(name);
+    let directories = Directories::new(variable, &environment.home, environment.uid);
     Ok(Facts {
         namespaces,
         home: environment.home,
         protected_directories,
         protected_files,
         kept,
+        hidden: vec![directories.runtime, directories.state],
         sockets,
         listen: TcpListener::bind("127.0.0.1:0")?.local_addr()?.port(),
         desk,

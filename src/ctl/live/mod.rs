@@ -139,7 +139,11 @@ impl Sandbox {
 
     /// The answer; what the supervisor could not do is an `Err` with its reason.
     pub fn ask(&mut self, ask: Ask) -> Result<Answer> {
-        self.send(ask)?;
+        if let Err(e) = self.send(ask) {
+            // It may have said why it does not listen.
+            self.answer(Some(QUICK))?;
+            return Err(e);
+        }
         self.answer(Some(LIMIT))?
             .with_context(|| format!("sandbox {} ended before it had answered", self.id))
     }

@@ -12,6 +12,7 @@ pub mod probe;
 pub mod processes;
 pub mod pty;
 pub mod runner;
+pub mod running;
 pub mod services;
 
 use std::io::{BufRead, BufReader};
@@ -125,7 +126,7 @@ fn enter_lab(args: &[String]) -> anyhow::Result<ExitCode> {
 }
 
 /// What the lab is made of, with Debian's package of each.
-const TOOLS: [(&str, &str); 14] = [
+const TOOLS: [(&str, &str); 15] = [
     ("unshare", "util-linux"),
     ("nsenter", "util-linux"),
     ("setsid", "util-linux"),
@@ -140,6 +141,7 @@ const TOOLS: [(&str, &str); 14] = [
     ("sshd", "openssh-server"),
     ("dbus-daemon", "dbus-daemon"),
     ("xdg-dbus-proxy", "xdg-dbus-proxy"),
+    ("tmux", "tmux"),
 ];
 
 fn check_tools() -> anyhow::Result<()> {
