@@ -5,7 +5,7 @@ mod mirror;
 
 use std::fs;
 use std::path::Path;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
 
@@ -19,8 +19,6 @@ pub const ALL: &[Scenario] = &[scenario!(a_days_work)];
 
 /// Tools that fetch, build and test.
 const LIMIT: Duration = Duration::from_secs(60);
-/// A whole day.
-const DAY: Duration = Duration::from_secs(30);
 
 struct Day<'a> {
     desk: &'a Desk,
@@ -36,7 +34,6 @@ fn a_days_work(desk: &Desk) -> Result<()> {
         agent,
         mirror,
     };
-    let start = Instant::now();
     clones(&day)?;
     commits(&day)?;
     node(&day)?;
@@ -44,9 +41,7 @@ fn a_days_work(desk: &Desk) -> Result<()> {
     python(&day)?;
     serves(&day)?;
     edits_claude_json(&day)?;
-    crate::claude::claude_answers_through_the_sandbox(desk)?;
-    ensure!(start.elapsed() < DAY, "it took {:?}", start.elapsed());
-    Ok(())
+    crate::claude::claude_answers_through_the_sandbox(desk)
 }
 
 impl Day<'_> {

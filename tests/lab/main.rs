@@ -33,6 +33,7 @@ mod hidden;
 mod hosts;
 mod inbound;
 mod kills;
+mod live_host;
 mod loopback;
 mod next_start;
 mod on_block;
@@ -65,6 +66,7 @@ const SCENARIOS: &[&[Scenario]] = &[
     inbound::ALL,
     dns::ALL,
     hosts::ALL,
+    live_host::ALL,
     process::ALL,
     exit_status::ALL,
     terminal::ALL,

@@ -4,6 +4,7 @@
 pub mod command;
 pub mod desk;
 pub mod http;
+pub mod live;
 pub mod messages_api;
 pub mod mounts;
 pub mod nameserver;

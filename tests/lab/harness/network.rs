@@ -140,8 +140,31 @@ pub fn build() -> Result<()> {
 
 /// The calling process gets a network of its own in place of the desk's: `eth0` is up and on the LAN, without an address;
 /// `lines` of `ip -batch` do the rest, with `{n}` for a number that no other host has. Nobody may ping.
-/// Only for a process of one thread: the others would stay where they were.
-pub fn another_desk(lines: &str) -> Result<()> {
+/// Gives that number. Only for a process of one thread: the others would stay where they were.
+pub fn another_desk(lines: &str) -> Result<u8> {
+    join_the_lan(lines)
+}
+
+/// A further host of the LAN, in a network of its own, that serves TCP 80 at every address which leads there, as `word`;
+/// `lines` as for [`another_desk`]. Gives its number.
+pub fn another_host(lines: &str, word: &'static str) -> Result<u8> {
+    let (send, ready) = std::sync::mpsc::channel();
+    let lines = lines.to_owned();
+    thread::spawn(move || {
+        let up = || -> Result<u8> {
+            let n = join_the_lan(&lines)?;
+            let listener = std::net::TcpListener::bind(("::", super::services::TCP_PORT))?;
+            super::services::serve_tcp(listener, word);
+            Ok(n)
+        };
+        // The network stays with the thread that serves.
+        let _ = send.send(up());
+    });
+    ready.recv().context("the host's thread has ended")?
+}
+
+/// The calling thread gets a network of its own; gives its number on the LAN.
+fn join_the_lan(lines: &str) -> Result<u8> {
     // Scenarios run at the same time on the same LAN.
     let free = |n: &u8| File::create_new(format!("/run/lab/desk-{n}")).is_ok();
     let n = (100..250)
@@ -163,7 +186,8 @@ pub fn another_desk(lines: &str) -> Result<()> {
         "rtr",
         &format!("link set {port} master eth0\nlink set {port} up\n"),
     )?;
-    here(&format!("link set eth0 up\n{lines}"))
+    here(&format!("link set eth0 up\n{lines}"))?;
+    Ok(n)
 }
 
 const UP: &str = "link set lo up\nlink set eth0 up\n";

@@ -1,6 +1,7 @@
 //! The program that scenarios start inside the sandbox; it says what it can do there, one line a question.
 
 pub mod net;
+pub mod obey;
 pub mod session;
 pub mod syscalls;
 pub mod system;
@@ -25,6 +26,7 @@ pub fn main(args: &[String]) -> ExitCode {
         ["abstract-own"] => syscalls::abstract_own(),
         ["connect", paths @ ..] => system::connect(paths),
         ["foreign", table] => system::foreign(table),
+        ["obey"] => obey::obey(),
         ["talk"] => session::talk(),
         ["listen", port, mark] => session::listen(port, mark),
         ["insist", question, begun, mark] => session::insist(question, begun, mark),

@@ -1,0 +1,215 @@
+//! What blocked packets cost those that are allowed: `cargo bench --bench blocked [ROUNDS]`.
+//!
+//! A sandbox sends to a host behind its router as fast as TCP goes, in turns of two seconds without and with 10 000
+//! datagrams a second to a blocked host beside it, which the kernel drops and logs some of. The turns are interleaved, so
+//! that whatever else the machine does hits both alike; the medians are compared. The supervisor's own memory is read
+//! before, and after. Everything runs as an ordinary user in network namespaces made for this: no packet leaves them.
+
+use std::io::{Read, Write};
+use std::net::{TcpListener, TcpStream, UdpSocket};
+use std::os::unix::process::CommandExt;
+use std::process::{Child, Command, Stdio};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::time::{Duration, Instant};
+use std::{env, fs, thread};
+
+const STAGE: &str = "CLAUDE_ISOLATED_BENCH_STAGE";
+const NETWORK: &str = "
+set -e
+mount -t tmpfs none /run
+ip link set lo up
+ip netns add isp
+ip link add eth0 type veth peer name eth0 netns isp
+ip link set eth0 up
+ip addr add 10.10.10.50/24 dev eth0; ip addr add 2001:db8:1:1::50/64 dev eth0 nodad
+ip route add default via 10.10.10.1
+ip -n isp link set lo up; ip -n isp link set eth0 up
+ip -n isp addr add 10.10.10.1/24 dev eth0; ip -n isp addr add 203.0.113.10/32 dev lo
+CLAUDE_ISOLATED_BENCH_STAGE=sink ip netns exec isp \"$0\" &
+unshare -U --map-user=1500 --map-group=1500 \"$0\" \"$@\" && status=0 || status=$?
+kill $!
+exit $status
+";
+
+const SINK: (&str, u16) = ("203.0.113.10", 9000);
+/// Nobody: it would be on the LAN.
+const BLOCKED: (&str, u16) = ("10.10.10.55", 77);
+const RATE: u32 = 10_000;
+const TURN: Duration = Duration::from_secs(2);
+/// The sandbox says when it has begun, and before it ends.
+const BEGUN: &str = "begun";
+const ENDED: &str = "ended";
+
+fn main() {
+    let args: Vec<String> = env::args().skip(1).filter(|a| a != "--bench").collect();
+    match env::var(STAGE).as_deref() {
+        Err(_) => {
+            let error = Command::new("unshare")
+                .args(["-Urnm", "sh", "-c", NETWORK])
+                .arg(env::current_exe().unwrap())
+                .args(&args)
+                .env(STAGE, "measure")
+                .exec();
+            panic!("cannot execute unshare: {error}");
+        }
+        Ok("sink") => sink(),
+        Ok("inside") => inside(args[0].parse().unwrap()),
+        Ok(_) => measure(args.first().map_or("8", String::as_str)),
+    }
+}
+
+/// Reads whatever comes.
+fn sink() {
+    let listener = TcpListener::bind(SINK).unwrap();
+    for stream in listener.incoming().flatten() {
+        thread::spawn(move || {
+            let mut stream = stream;
+            let mut buffer = vec![0; 1 << 18];
+            while stream.read(&mut buffer).is_ok_and(|n| n > 0) {}
+        });
+    }
+}
+
+/// The program of the sandbox.
+fn inside(rounds: usize) {
+    let mut stream = connect();
+    let flooding = AtomicBool::new(false);
+    let over = AtomicBool::new(false);
+    let sent = AtomicU64::new(0);
+    thread::scope(|scope| {
+        scope.spawn(|| flood(&flooding, &over, &sent));
+        turn(&mut stream);
+        say(BEGUN);
+        let mut rates = [Vec::new(), Vec::new()];
+        for _ in 0..rounds {
+            for with in [false, true] {
+                flooding.store(with, Ordering::Relaxed);
+                rates[usize::from(with)].push(turn(&mut stream));
+            }
+        }
+        over.store(true, Ordering::Relaxed);
+        let seconds = TURN.as_secs_f64() * rounds as f64;
+        let [without, with] = rates.map(median);
+        println!(
+            "blocked packets      {:8.0} a second",
+            sent.load(Ordering::Relaxed) as f64 / seconds
+        );
+        println!("allowed, without     {without:8.0} MB/s");
+        println!("allowed, with        {with:8.0} MB/s");
+        println!(
+            "it falls by          {:8.1} % (less than 5 is wanted)",
+            100.0 * (1.0 - with / without)
+        );
+    });
+    say(ENDED);
+    // The supervisor's memory is being read.
+    let _ = std::io::stdin().read(&mut [0]);
+}
+
+fn say(word: &str) {
+    println!("{word}");
+    std::io::stdout().flush().unwrap();
+}
+
+fn connect() -> TcpStream {
+    for _ in 0..50 {
+        if let Ok(stream) = TcpStream::connect(SINK) {
+            return stream;
+        }
+        thread::sleep(Duration::from_millis(100));
+    }
+    panic!("the sink is not reached");
+}
+
+/// Megabytes a second.
+fn turn(stream: &mut TcpStream) -> f64 {
+    let buffer = vec![7; 1 << 17];
+    let begin = Instant::now();
+    let mut bytes = 0;
+    while begin.elapsed() < TURN {
+        stream.write_all(&buffer).unwrap();
+        bytes += buffer.len();
+    }
+    bytes as f64 / begin.elapsed().as_secs_f64() / 1e6
+}
+
+fn flood(flooding: &AtomicBool, over: &AtomicBool, sent: &AtomicU64) {
+    let socket = UdpSocket::bind("0.0.0.0:0").unwrap();
+    let tick = Duration::from_millis(5);
+    let mut due = Instant::now();
+    while !over.load(Ordering::Relaxed) {
+        due += tick;
+        if flooding.load(Ordering::Relaxed) {
+            for _ in 0..RATE / 200 {
+                let result = socket.send_to(&[7; 64], BLOCKED);
+                assert!(result.is_err(), "a packet to a blocked host was sent");
+            }
+            sent.fetch_add((RATE / 200).into(), Ordering::Relaxed);
+        }
+        thread::sleep(due.saturating_duration_since(Instant::now()));
+    }
+}
+
+fn measure(rounds: &str) {
+    let home = env::temp_dir().join(format!("claude-isolated-bench-{}", std::process::id()));
+    let work = home.join("work");
+    fs::create_dir_all(&work).unwrap();
+    let me = env::current_exe().unwrap();
+    let mut child = Command::new(env!("CARGO_BIN_EXE_claude-isolated"))
+        .arg("-r")
+        .arg(me.parent().unwrap())
+        .arg("-x")
+        .arg(&me)
+        .arg(rounds)
+        .env(STAGE, "inside")
+        .env("HOME", &home)
+        .current_dir(&work)
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .spawn()
+        .unwrap();
+    let before = follow(&mut child, BEGUN);
+    let after = follow(&mut child, ENDED);
+    println!(
+        "the supervisor's own memory: {before} KiB before, {after} KiB after (at most 3072 are wanted)"
+    );
+    drop(child.stdin.take());
+    let status = child.wait().unwrap();
+    fs::remove_dir_all(&home).unwrap();
+    assert!(status.success(), "{status}");
+}
+
+/// Passes on what the sandbox says up to a line; gives the supervisor's own memory then.
+fn follow(child: &mut Child, until: &str) -> u64 {
+    let stdout = child.stdout.as_mut().unwrap();
+    let mut line = Vec::new();
+    loop {
+        let mut byte = [0];
+        assert_eq!(stdout.read(&mut byte).unwrap(), 1, "the sandbox has ended");
+        if byte[0] != b'\n' {
+            line.push(byte[0]);
+            continue;
+        }
+        let text = String::from_utf8_lossy(&line).into_owned();
+        line.clear();
+        if text == until {
+            return private(child.id());
+        }
+        println!("{text}");
+    }
+}
+
+/// In KiB.
+fn private(pid: u32) -> u64 {
+    let rollup = fs::read_to_string(format!("/proc/{pid}/smaps_rollup")).unwrap();
+    let of = |field: &str| -> u64 {
+        let line = rollup.lines().find(|line| line.starts_with(field)).unwrap();
+        line.split_whitespace().nth(1).unwrap().parse().unwrap()
+    };
+    of("Private_Dirty:") + of("Private_Clean:")
+}
+
+fn median(mut values: Vec<f64>) -> f64 {
+    values.sort_by(f64::total_cmp);
+    values[values.len() / 2]
+}
