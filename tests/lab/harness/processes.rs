@@ -38,10 +38,12 @@ pub fn others() -> Vec<Process> {
 }
 
 /// Where running sandboxes can be asked: the directory stays, and a killed one's socket until the next start.
-fn of_runs(path: &std::path::Path) -> bool {
-    let name = path.file_name().and_then(|name| name.to_str());
-    name.is_some_and(|name| ["claude-isolated-0", "claude-isolated-1500"].contains(&name))
-}
+const OF_RUNS: [&str; 4] = [
+    "/tmp/claude-isolated-0",
+    "/tmp/claude-isolated-1500",
+    "/run/user/0/claude-isolated",
+    "/run/user/1500/claude-isolated",
+];
 
 /// Files in the folders where programs leave temporary ones, with the paths below them.
 pub fn temporary_files() -> BTreeMap<String, u64> {
@@ -61,7 +63,10 @@ pub fn temporary_files() -> BTreeMap<String, u64> {
 fn walk(dir: &std::path::Path, files: &mut BTreeMap<String, u64>) {
     for entry in fs::read_dir(dir).into_iter().flatten().flatten() {
         let Ok(meta) = entry.metadata() else { continue };
-        if of_runs(&entry.path()) {
+        if OF_RUNS
+            .iter()
+            .any(|dir| entry.path() == std::path::Path::new(dir))
+        {
             continue;
         }
         files.insert(entry.path().display().to_string(), meta.len());
