@@ -38,6 +38,7 @@ to_test() {
     command -v unshare >/dev/null 2>&1 || package util-linux util-linux util-linux
     command -v ssh-agent >/dev/null 2>&1 || package openssh-client openssh-clients openssh
     command -v sshd >/dev/null 2>&1 || [ -x /usr/sbin/sshd ] || package openssh-server openssh-server openssh
+    { command -v gpg && command -v gpg-agent && command -v gpgconf; } >/dev/null 2>&1 || package 'gpg gpg-agent' gnupg2 gnupg
     command -v dbus-daemon >/dev/null 2>&1 || package 'dbus-daemon dbus-bin' 'dbus-daemon dbus-tools' dbus
     command -v xdg-dbus-proxy >/dev/null 2>&1 || package xdg-dbus-proxy xdg-dbus-proxy xdg-dbus-proxy
     command -v git >/dev/null 2>&1 || package git git git

@@ -16,7 +16,7 @@ pub mod services;
 
 pub use crate::config::environment::Environment;
 pub use files::Files;
-pub use services::{Dbus, Services, Ssh};
+pub use services::{Dbus, Gpg, Services, Ssh};
 
 pub mod files;
 
@@ -130,7 +130,8 @@ pub fn resolve(args: Vec<OsString>, env: &Environment, cwd: &Path) -> Result<Req
         Parsed::Version => return Ok(Request::Version(cli::version())),
         Parsed::Options(options) => options,
     };
-    let only = options.config.as_ref().map(|file| cwd.join(file));
+    let only = options.config.as_ref();
+    let only = only.map(|file| named("--config", file, cwd)).transpose()?;
     let home = env.home.canonicalize().unwrap_or_else(|_| env.home.clone());
     let workspace = workspace::workspace(cwd, &home).unwrap_or_else(|| cwd.into());
     let mut config = Config::load(env, only.as_deref(), &workspace)?;
@@ -256,7 +257,7 @@ fn allow(entry: &OsStr) -> Result<Destination> {
 
 fn policy(name: &OsStr, cwd: &Path) -> Result<PolicyName> {
     if config::is_file(&name.to_string_lossy()) {
-        return Ok(PolicyName::File(cwd.join(name)));
+        return Ok(PolicyName::File(named("--policy", name, cwd)?));
     }
     match name.to_str() {
         Some(word) => Ok(PolicyName::Named(word.into())),
@@ -264,10 +265,23 @@ fn policy(name: &OsStr, cwd: &Path) -> Result<PolicyName> {
     }
 }
 
+/// What is named on the command line, absolute. `Err` for a `~` that the shell has left there, as in `--config=~/x`.
+fn named(option: &str, given: &OsStr, cwd: &Path) -> Result<PathBuf> {
+    let path = cwd.join(given);
+    let shown = given.to_string_lossy();
+    let tilde = shown == "~" || shown.starts_with("~/");
+    ensure!(
+        !tilde || path.exists(),
+        "{option} {shown}: your shell replaces `~` only at the beginning of an argument; write {option} {shown} with a \
+         space between, or $HOME instead of ~"
+    );
+    Ok(path)
+}
+
 /// The paths of `-w` or `-r`, absolute; each must exist.
 fn bound(options: &Options, option: &str, given: &[OsString], cwd: &Path) -> Result<Vec<PathBuf>> {
     let absolute = |given: &OsString| {
-        let path = cwd.join(given);
+        let path = named(option, given, cwd)?;
         let shown = given.to_string_lossy();
         let exists = path
             .try_exists()

@@ -16,10 +16,11 @@ use std::process::{Command, Stdio};
 
 use claude_isolated::dest::Proto;
 use claude_isolated::launch::OnBlock;
+use claude_isolated::nf::to_nft;
 use claude_isolated::policy::{Match, Policy, Verdict, document};
 use serde_json::{Value, json};
 
-use nftables::schema::{NfCmd, NfListObject, NfObject};
+use nftables::schema::{NfCmd, NfListObject, NfObject, Nftables};
 use packets::{Raw, icmp, sctp, tcp, udp};
 use samples::{Random, probes, samples};
 
@@ -56,6 +57,11 @@ fn run(program: &str, args: &str, input: &str) -> String {
     String::from_utf8(output.stdout).unwrap()
 }
 
+/// For `nft -j -f -`.
+fn as_nft(document: &Nftables) -> String {
+    to_nft(document).unwrap().to_string()
+}
+
 fn listed() -> Vec<Value> {
     let text = run("nft", "-j list table inet claudejail", "");
     let mut value: Value = serde_json::from_str(&text).unwrap();
@@ -90,7 +96,7 @@ fn nft_lists_what_the_document_says() {
         return;
     }
     for (label, policy) in samples() {
-        let meant = serde_json::to_value(document(&policy)).unwrap();
+        let meant = to_nft(&document(&policy)).unwrap();
         let text = meant.to_string();
         run("nft", "-c -j -f -", &text);
         run("nft", "-j -f -", &text);
@@ -173,11 +179,7 @@ fn the_kernel_does_what_decide_says() {
     let raw = Raw::open();
     let mut random = Random(0x5eed);
     for (label, policy) in samples() {
-        run(
-            "nft",
-            "-j -f -",
-            &serde_json::to_string(&document(&policy)).unwrap(),
-        );
+        run("nft", "-j -f -", &as_nft(&document(&policy)));
         let mut meant: BTreeMap<String, u64> =
             policy.rules.iter().map(|r| (r.name.clone(), 0)).collect();
         for (dst, service) in probes(&policy, &mut random) {
@@ -224,11 +226,7 @@ fn neighbour_discovery_and_no_more() {
     }
     network();
     let policy = home_lan();
-    run(
-        "nft",
-        "-j -f -",
-        &serde_json::to_string(&document(&policy)).unwrap(),
-    );
+    run("nft", "-j -f -", &as_nft(&document(&policy)));
     let raw = Raw::open();
     let (solicit, advert, echo, router, report) = (135, 136, 128, 133, 143);
     for (kind, hops, dst, rule) in [
@@ -271,11 +269,7 @@ fn loopback_passes_by_interface_and_not_by_address() {
     }
     network();
     let policy = home_lan();
-    run(
-        "nft",
-        "-j -f -",
-        &serde_json::to_string(&document(&policy)).unwrap(),
-    );
+    run("nft", "-j -f -", &as_nft(&document(&policy)));
     for addr in ["127.0.0.1:0", "[::1]:0"] {
         let to = UdpSocket::bind(addr).unwrap();
         let from = UdpSocket::bind(addr).unwrap();
@@ -309,14 +303,14 @@ fn a_half_loaded_table_is_closed() {
     let internet: IpAddr = "198.18.0.1".parse().unwrap();
     for missing in (0..10).rev() {
         document.objects = whole[..outbound - missing].to_vec().into();
-        run("nft", "-j -f -", &serde_json::to_string(&document).unwrap());
+        run("nft", "-j -f -", &as_nft(&document));
         assert_eq!(raw.send(internet, 64, &udp(53)), missing == 0, "{missing}");
         run("nft", "delete table inet claudejail", "");
     }
     let mut tun = inbound::arrivals();
     for missing in (0..10).rev() {
         document.objects = whole[..whole.len() - missing].to_vec().into();
-        run("nft", "-j -f -", &serde_json::to_string(&document).unwrap());
+        run("nft", "-j -f -", &as_nft(&document));
         let before = inbound::let_in();
         tun.arrive(internet, 64, &udp(53));
         let passed = inbound::let_in() - before;
@@ -332,11 +326,7 @@ fn a_refused_connection_fails_at_once() {
     }
     network();
     let policy = samples::build("home-lan", &[], &[], OnBlock::Reject);
-    run(
-        "nft",
-        "-j -f -",
-        &serde_json::to_string(&document(&policy)).unwrap(),
-    );
+    run("nft", "-j -f -", &as_nft(&document(&policy)));
     for addr in ["10.10.10.99:80", "[fd43::99]:80"] {
         let start = std::time::Instant::now();
         assert_eq!(

@@ -9,6 +9,7 @@ use anyhow::{Result, bail};
 use clap::{Arg, ArgAction, Command};
 
 use super::options::{EXEC, READ, WRITE};
+use crate::nearest::nearest;
 
 #[derive(Debug, PartialEq, Eq)]
 pub enum Split {
@@ -65,12 +66,30 @@ pub fn split(command: &Command, argv: Vec<OsString>) -> Result<Split> {
             ),
         }
         if id == EXEC {
+            if let Some(stray) = args.first() {
+                bail!("{}", before_exec(command, stray, &found.spelling));
+            }
             rest.next_if(|next| next == "--");
             args.extend(rest);
             break;
         }
     }
     Ok(Split::Run { ours, args })
+}
+
+/// What stands before `-x PROGRAM` and is no option of ours: claude, whose it would be, is not run.
+fn before_exec(command: &Command, stray: &OsStr, exec: &OsStr) -> String {
+    let (stray, exec) = (stray.to_string_lossy(), exec.to_string_lossy());
+    let longs = command.get_arguments().filter_map(Arg::get_long);
+    let meant = stray
+        .strip_prefix("--")
+        .and_then(|word| nearest(word.split('=').next()?, &longs.collect::<Vec<_>>()))
+        .map(|meant| format!("; did you mean --{meant}?"));
+    format!(
+        "`{}` stands before {exec} and is no option of claude-isolated{}",
+        stray.replace(char::is_control, " "),
+        meant.unwrap_or_else(|| format!("; what is PROGRAM's goes after it: {exec} PROGRAM ARGS…"))
+    )
 }
 
 /// An option of ours in an argument.
@@ -198,7 +217,6 @@ mod tests {
             ("one -- directly after PROGRAM is dropped", &["-x", "ls", "--", "--", "-F"], &["--exec=ls"], &["--", "-F"]),
             ("a later -- stays", &["-x", "ls", "a", "--", "b"], &["--exec=ls"], &["a", "--", "b"]),
             ("--exec=PROGRAM likewise", &["--exec=ls", "--", "-F"], &["--exec=ls"], &["-F"]),
-            ("before -x arguments are PROGRAM's too", &["a", "-x", "ls", "b"], &["--exec=ls"], &["a", "b"]),
             ("empty arguments stay", &["", "--", ""], &[], &["", ""]),
         ];
         for (what, argv, ours, args) in cases {

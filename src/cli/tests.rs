@@ -269,6 +269,14 @@ fn each_error_says_what_is_missing() {
         (&["-x"], "-x needs a value: -x PROGRAM"),
         (&["--exec"], "--exec needs a value: --exec PROGRAM"),
         (&["-x", "--"], "-x needs a value: -x PROGRAM"),
+        (
+            &["a b", "-F", "-x", "ls", "c"],
+            "`a b` stands before -x and is no option of claude-isolated; what is PROGRAM's goes after it: -x PROGRAM ARGS…",
+        ),
+        (
+            &["--ful-net", "--exec=ls"],
+            "`--ful-net` stands before --exec and is no option of claude-isolated; did you mean --full-net?",
+        ),
         (&["-w", ""], "-w needs a value: -w PATH"),
         (&["--read="], "--read needs a value: --read PATH"),
         (

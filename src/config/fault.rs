@@ -22,6 +22,12 @@ fn describe(path: &Path, text: &str, error: &toml::de::Error) -> String {
     let (table, _) = DeTable::parse_recoverable(text);
     let keys = keys_at(table.get_ref(), at);
     let key = keys.join(".");
+    if let Some(hint) = bare_word(text.lines().nth(line - 1).unwrap_or("")) {
+        return match keys.is_empty() {
+            true => format!("{path}:{line}: {hint}"),
+            false => format!("{path}:{line}: {key}: {hint}"),
+        };
+    }
     match (keys.is_empty(), unknown(&keys)) {
         (true, _) => {
             let found = error.span().and_then(|span| text.get(span)).unwrap_or("");
@@ -33,6 +39,22 @@ fn describe(path: &Path, text: &str, error: &toml::de::Error) -> String {
         (false, None) => format!("{path}:{line}: {key}: {}", error.message()),
         (false, Some(hint)) => format!("{path}:{line}: there is no key {key}; {hint}"),
     }
+}
+
+/// What is to be written in the place of a value without quotes, which TOML has for numbers, dates, `true` and `false`.
+fn bare_word(line: &str) -> Option<String> {
+    let (_, value) = line.split_once('=')?;
+    let value = value.split('#').next()?.trim();
+    let word = |c: char| c.is_alphanumeric() || "_-./:~".contains(c);
+    let begins = value.starts_with(|c: char| c.is_alphabetic() || "/~".contains(c));
+    if !begins || !value.chars().all(word) || ["true", "false", "inf", "nan"].contains(&value) {
+        return None;
+    }
+    Some(match value.to_lowercase().as_str() {
+        "true" | "yes" | "on" => format!("`{value}` is no value: write true"),
+        "false" | "no" | "off" => format!("`{value}` is no value: write false"),
+        _ => format!("`{value}` needs quotes: \"{value}\""),
+    })
 }
 
 /// The keys that lead to the place `at` (a byte offset), outermost first.
@@ -232,6 +254,31 @@ mod tests {
             (
                 "[firewall]\nenabled = true\nenabled = false",
                 "3: duplicate key at `enabled`",
+            ),
+        ] {
+            let error = parse(Path::new("/c.toml"), text).expect_err(text);
+            assert_eq!(error.to_string(), format!("/c.toml:{why}"));
+        }
+    }
+
+    #[test]
+    fn values_without_quotes() {
+        for (text, why) in [
+            (
+                "[firewall]\nenabled = no",
+                "2: firewall.enabled: `no` is no value: write false",
+            ),
+            (
+                "[firewall]\nenabled = True # on\n",
+                "2: firewall.enabled: `True` is no value: write true",
+            ),
+            (
+                "firewall.on-block=reject\n",
+                "1: firewall.on-block: `reject` needs quotes: \"reject\"",
+            ),
+            (
+                "[program]\ncommand = ~/bin/x",
+                "2: program.command: `~/bin/x` needs quotes: \"~/bin/x\"",
             ),
         ] {
             let error = parse(Path::new("/c.toml"), text).expect_err(text);

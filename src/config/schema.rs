@@ -11,7 +11,7 @@ use serde::de::{self, Deserialize, Deserializer, Visitor};
 
 use crate::dest::{self, Destination};
 use crate::launch::files::{Cache, GitConfig};
-use crate::launch::{Dbus, Netns, OnBlock, Services, Ssh};
+use crate::launch::{Dbus, Gpg, Netns, OnBlock, Services, Ssh};
 
 /// One file. What it does not say is `None` or empty.
 #[derive(Debug, Default, serde::Deserialize)]
@@ -93,6 +93,7 @@ pub struct Sandbox {
     pub dbus: Option<Dbus>,
     pub gh: Option<bool>,
     pub ssh: Option<Ssh>,
+    pub gpg: Option<Gpg>,
     pub wayland: Option<bool>,
     pub x11: Option<bool>,
     pub audio: Option<bool>,
@@ -106,6 +107,7 @@ impl Sandbox {
         over.dbus = self.dbus.unwrap_or(over.dbus);
         over.gh = self.gh.unwrap_or(over.gh);
         over.ssh = self.ssh.unwrap_or(over.ssh);
+        over.gpg = self.gpg.unwrap_or(over.gpg);
         over.wayland = self.wayland.unwrap_or(over.wayland);
         over.x11 = self.x11.unwrap_or(over.x11);
         over.audio = self.audio.unwrap_or(over.audio);

@@ -5,8 +5,8 @@ use std::path::{Path, PathBuf};
 use nix::unistd::{Uid, mkdtemp};
 
 use super::*;
-use crate::launch::Ssh;
 use crate::launch::files::{Cache, GitConfig, Variables};
+use crate::launch::{Gpg, Ssh};
 
 /// A private directory with a home in it, removed at the end.
 pub struct Place {
@@ -155,7 +155,7 @@ fn later_files_win_and_lists_add_up() {
         "[firewall]\nenabled = false\npolicy = 'attached'\nallow = ['10.0.0.1']\nhome = ['10.1.0.0/16']\n\
          on-block = 'reject'\nnetns = 'pasta'\n\
          [filesystem]\nwrite = ['~/a']\nread = ['~/b']\nnas = '/mnt/nas'\nhide = ['.env', '~/k']\n\
-         [sandbox]\nseccomp = false\nnested = true\nssh = 'files'\nusb = true\ngit-config = 'keep'\ncache = 'none'\nenv-clear = true\nenv-pass = ['A_*']\nenv-set = {X = 'y'}\n[program]\ncommand = 'codex'\nargs = ['a', 'b']\n[log]\nfile = '~/log'\nquiet = true\n",
+         [sandbox]\nseccomp = false\nnested = true\nssh = 'files'\ngpg = 'agent'\nusb = true\ngit-config = 'keep'\ncache = 'none'\nenv-clear = true\nenv-pass = ['A_*']\nenv-set = {X = 'y'}\n[program]\ncommand = 'codex'\nargs = ['a', 'b']\n[log]\nfile = '~/log'\nquiet = true\n",
     );
     let system = Config {
         firewall_off: Some(place.env.system_config.clone()),
@@ -185,6 +185,7 @@ fn later_files_win_and_lists_add_up() {
         nested: true,
         services: Services {
             ssh: Ssh::Files,
+            gpg: Gpg::Agent,
             usb: true,
             ..Services::default()
         },
@@ -208,7 +209,7 @@ fn later_files_win_and_lists_add_up() {
         "[firewall]\nenabled = true\npolicy = '/p/mine'\nallow = ['10.0.0.2']\ndeny = ['10.0.0.3:22']\nhome = ['10.2.0.0/16']\n\
          on-block = 'drop'\nnetns = 'auto'\n\
          [filesystem]\nwrite = ['~/c']\nread = ['~']\nnas = ''\n\
-         [sandbox]\nseccomp = true\nnested = false\nssh = 'agent'\ngh = false\ngit-config = 'restore'\ncache = 'private'\nenv-clear = false\n[program]\ncommand = '~/bin/claude'\nargs = []\n[log]\nfile = ''\nquiet = false\n",
+         [sandbox]\nseccomp = true\nnested = false\nssh = 'agent'\ngpg = 'none'\ngh = false\ngit-config = 'restore'\ncache = 'private'\nenv-clear = false\n[program]\ncommand = '~/bin/claude'\nargs = []\n[log]\nfile = ''\nquiet = false\n",
     );
     let meant = Config {
         firewall_off: None,

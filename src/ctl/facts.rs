@@ -93,6 +93,7 @@ pub fn read(options: &[OsString], program: &Path, desk: Desk) -> Result<Facts> {
         reject: firewall.on_block == OnBlock::Reject,
         persist: false,
         nested: launch.nested,
+        usb: launch.services.usb,
         namespaces_allowed: launch.nested || !launch.seccomp,
         not_nested: false,
     })

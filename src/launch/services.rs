@@ -7,6 +7,7 @@ pub struct Services {
     /// Whether a token that gh keeps in the keyring is passed on.
     pub gh: bool,
     pub ssh: Ssh,
+    pub gpg: Gpg,
     pub wayland: bool,
     pub x11: bool,
     pub audio: bool,
@@ -20,6 +21,7 @@ impl Default for Services {
             dbus: Dbus::None,
             gh: true,
             ssh: Ssh::Agent,
+            gpg: Gpg::None,
             wayland: false,
             x11: false,
             audio: false,
@@ -47,4 +49,12 @@ pub enum Ssh {
     /// The same, and all of `~/.ssh`, read-only.
     Files,
     None,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, serde::Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Gpg {
+    None,
+    /// Signatures and decryption by the gpg-agent's restricted socket; of `~/.gnupg` what is public.
+    Agent,
 }

@@ -249,6 +249,16 @@ fn each_bad_option_names_itself() {
         place.refusal(&["--config=gone.toml"]),
         format!("--config: {}/gone.toml does not exist", place.dir.display())
     );
+    for option in [
+        "--config=~/x",
+        "--policy=~/x.toml",
+        "--write=~/x",
+        "--read=~",
+    ] {
+        let why = place.refusal(&[option]);
+        let space = "with a space between, or $HOME instead of ~";
+        assert!(why.ends_with(space), "{option}: {why}");
+    }
     let refused = |option: &str| {
         let args = vec![option.into(), OsString::from_vec(b"\xff".to_vec())];
         resolve(args, &place.env, &place.dir)

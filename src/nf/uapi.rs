@@ -22,6 +22,7 @@ pub const IPPROTO_ICMP: u8 = 1;
 pub const IPPROTO_TCP: u8 = 6;
 pub const IPPROTO_UDP: u8 = 17;
 pub const IPPROTO_ICMPV6: u8 = 58;
+pub const IPPROTO_IGMP: u8 = 2;
 
 pub const NF_INET_LOCAL_IN: u32 = 1;
 pub const NF_INET_LOCAL_OUT: u32 = 3;

@@ -7,7 +7,8 @@ use nftables::expr::{Expression, NamedExpression};
 
 use super::ruleset::{Interval, KeyType};
 use super::uapi::{
-    IPPROTO_ICMP, IPPROTO_ICMPV6, IPPROTO_TCP, IPPROTO_UDP, NFPROTO_IPV4, NFPROTO_IPV6,
+    IPPROTO_ICMP, IPPROTO_ICMPV6, IPPROTO_IGMP, IPPROTO_TCP, IPPROTO_UDP, NFPROTO_IPV4,
+    NFPROTO_IPV6,
 };
 
 /// What a value stands for; decides its width and its symbols.
@@ -30,6 +31,7 @@ pub enum Kind {
 const NFPROTO: &[(&str, u8)] = &[("ipv4", NFPROTO_IPV4), ("ipv6", NFPROTO_IPV6)];
 const L4PROTO: &[(&str, u8)] = &[
     ("icmp", IPPROTO_ICMP),
+    ("igmp", IPPROTO_IGMP),
     ("tcp", IPPROTO_TCP),
     ("udp", IPPROTO_UDP),
     ("ipv6-icmp", IPPROTO_ICMPV6),

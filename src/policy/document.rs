@@ -59,7 +59,7 @@ pub fn document(policy: &Policy) -> Nftables<'static> {
         base_chain(OUTPUT, NfHook::Output),
         base_chain(INPUT, NfHook::Input),
     ];
-    let mut blocking: Vec<_> = log::rules().collect();
+    let mut blocking: Vec<_> = log::kernels_own().chain(log::rules()).collect();
     match policy.on_block {
         OnBlock::Drop => blocking.push(nft_rule(BLOCKED, "drop", vec![Statement::Drop(None)])),
         OnBlock::Reject => blocking.extend(refusals()),
@@ -148,7 +148,7 @@ fn lines(rule: &Rule, direction: Direction, sets: &[(Family, Set<'static>)]) -> 
         ]);
     }
     for line in &mut lines {
-        line.extend(service.map(|s| direction.service(s)));
+        line.extend(service.map(|s| direction.service(s, rule.verdict)));
     }
     lines
 }

@@ -68,6 +68,11 @@ impl Proxy {
         }
         let service = self.port.map(|port| (Proto::Tcp, port));
         match policy.decide(self.address, service) {
+            // Checked before what is allowed.
+            (Verdict::Block, rule) if rule.name.split(' ').next() == Some("deny") => Some(format!(
+                "which your own configuration denies (rule {})",
+                rule.name
+            )),
             (Verdict::Block, rule) => Some(format!(
                 "which the policy blocks (rule {}): --allow {} opens it",
                 rule.name,
@@ -160,6 +165,21 @@ mod tests {
         }
     }
 
+    fn entries(texts: &[&str]) -> Vec<crate::dest::Allowed> {
+        let entry = |text: &&str| {
+            let entry: crate::dest::Destination = text.parse().unwrap();
+            let crate::dest::Target::Net(net) = entry.target.clone() else {
+                panic!("a name");
+            };
+            crate::dest::Allowed {
+                entry,
+                addresses: vec![net],
+            }
+        };
+        texts.iter().map(entry).collect()
+    }
+
+    /// 10.0.0.66 is denied, 10.0.0.50 the desktop.
     fn lines(allow: &[&str], variables: &[(&str, &str)]) -> Vec<String> {
         let firewall = Firewall {
             policy: PolicyName::Named("home-lan".into()),
@@ -169,22 +189,10 @@ mod tests {
             on_block: OnBlock::Drop,
             netns: Netns::Auto,
         };
-        let allowed: Vec<crate::dest::Allowed> = allow
-            .iter()
-            .map(|entry| {
-                let entry: crate::dest::Destination = entry.parse().unwrap();
-                let crate::dest::Target::Net(net) = entry.target.clone() else {
-                    panic!("a name");
-                };
-                crate::dest::Allowed {
-                    entry,
-                    addresses: vec![net],
-                }
-            })
-            .collect();
         let ruleset = Ruleset::built_in("home-lan").unwrap();
         let policy = Policy::build(&Inputs {
-            allowed,
+            allowed: entries(allow),
+            denied: entries(&["10.0.0.66:3128"]),
             ..Inputs::new(ruleset, &firewall)
         });
         let variables: Vec<_> = variables
@@ -216,6 +224,11 @@ mod tests {
         assert_eq!(
             lines(&["10.0.0.1:80"], &[("http_proxy", "10.0.0.1:3128")]).len(),
             1
+        );
+        let denied = lines(&["10.0.0.66"], &[("http_proxy", "10.0.0.66:3128")]);
+        assert!(
+            denied[0].ends_with("denies (rule deny tcp 3128)"),
+            "{denied:?}"
         );
         // Another port of it.
         assert_eq!(lines(&["10.0.0.1"], &[("http_proxy", "10.0.0.1")]), [""; 0]);

@@ -1,8 +1,11 @@
 //! The user's session inside: its run-time directory, the services that were asked for, and variables that say so.
 
 mod desktop;
+mod gpg;
+mod xauthority;
 
 use std::ffi::{OsStr, OsString};
+use std::os::fd::RawFd;
 use std::path::{Path, PathBuf};
 
 use super::layout::{Access, Layout, Mount};
@@ -48,6 +51,8 @@ pub struct Outside<'a> {
     pub home: &'a Path,
     pub uid: u32,
     pub variables: &'a [(OsString, OsString)],
+    /// Whether the sandbox has the host's network, and with it its abstract sockets.
+    pub same_network: bool,
     /// xdg-open as it is found on PATH, resolved.
     pub xdg_open: Option<PathBuf>,
 }
@@ -61,6 +66,8 @@ pub struct Session {
     pub dbus_proxy: Option<bus::Proxy>,
     /// The descriptors under which [`BROWSER_TEXT`] is expected.
     pub browser: Vec<i32>,
+    /// The bytes of files that are made for the sandbox, with the descriptors under which they are expected.
+    pub files: Vec<(Vec<u8>, RawFd)>,
     /// One line each.
     pub warnings: Vec<String>,
 }
@@ -96,6 +103,7 @@ pub fn session(layout: &mut Layout, services: &Services, outside: &Outside) -> S
     };
     it.variables();
     it.ssh(services.ssh);
+    it.gpg(services.gpg);
     it.dbus(services.dbus);
     let wayland = services.wayland && it.wayland();
     let x11 = services.x11 && it.x11();

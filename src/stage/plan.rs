@@ -26,6 +26,10 @@ pub mod fd {
     pub const CLAUDE_JSON: RawFd = 20;
     /// What the program can read about its sandbox.
     pub const NOTICE: RawFd = 21;
+    /// The X server's keys.
+    pub const XAUTHORITY: RawFd = 22;
+    /// The sandbox's copy of what gpg trusts.
+    pub const TRUSTDB: RawFd = 23;
 }
 
 /// Outer to inner, in a memfd (an allowlist may be long).

@@ -179,6 +179,7 @@ pub fn prepare(launch: &Launch, around: &Surroundings) -> Result<Prepared> {
         home: &around.home,
         uid: getuid().as_raw(),
         variables: &variables,
+        same_network: firewall.is_none(),
         xdg_open: find("xdg-open").and_then(|path| resolve(&path).ok()),
     };
     let mut session = session::session(&mut layout, &launch.services, &outside);
@@ -224,7 +225,10 @@ pub fn prepare(launch: &Launch, around: &Surroundings) -> Result<Prepared> {
             ));
             None
         }
-        true => Some(seccomp::filter(launch.nested)?),
+        true => Some(seccomp::filter(seccomp::Switches {
+            nested: launch.nested,
+            usb: launch.services.usb,
+        })?),
         false => None,
     };
     let mut log = launch.log.clone();

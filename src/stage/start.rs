@@ -169,7 +169,9 @@ fn inherited(prepared: &Prepared, gate: Channel) -> Result<Vec<(OwnedFd, RawFd)>
     let browser = browser
         .iter()
         .map(|number| (Some(BROWSER_TEXT.as_bytes()), *number));
-    for (bytes, number) in files.into_iter().chain(browser) {
+    let session = prepared.session.files.iter();
+    let session = session.map(|(bytes, number)| (Some(&bytes[..]), *number));
+    for (bytes, number) in files.into_iter().chain(browser).chain(session) {
         if let Some(bytes) = bytes {
             inherited.push((
                 system::memory_file("claude-isolated", bytes)?.into(),

@@ -14,6 +14,7 @@ use crate::sockets::{listen, own_run_and_var};
 
 pub const ALL: &[Scenario] = &[
     scenario!(display_and_sound_are_switches, ONCE),
+    scenario!(a_display_under_full_net_has_another_number, ONCE),
     scenario!(devices_are_switches, ONCE),
     scenario!(addresses_are_printed_where_there_is_no_display, ONCE),
     scenario!(variables_of_the_session_are_true_inside, ONCE),
@@ -86,6 +87,40 @@ fn display_and_sound_are_switches(desk: &Desk) -> Result<()> {
     Ok(())
 }
 
+/// libxcb tries the abstract socket of a display first, which is there under `-F`, and gives up where it is refused.
+fn a_display_under_full_net_has_another_number(desk: &Desk) -> Result<()> {
+    own_run_and_var(desk)?;
+    listen(Path::new("/tmp/.X11-unix/X7"))?;
+    let entry = |number: &str| {
+        let mut entry = vec![1, 0];
+        for field in ["desk", number, "MIT-MAGIC-COOKIE-1", "secret"] {
+            entry.extend([0, field.len() as u8]);
+            entry.extend(field.as_bytes());
+        }
+        entry
+    };
+    let keys = desk.home.join(".Xauthority");
+    fs::write(&keys, [entry("7"), entry("8")].concat())?;
+    desk.config("[sandbox]\nx11 = true")?;
+    for (options, number, entries) in [
+        (&["-F"][..], "1007", entry("1007")),
+        (&[], "7", [entry("7"), entry("8")].concat()),
+    ] {
+        let script = format!(
+            "echo $DISPLAY; {PROBE} connect /tmp/.X11-unix/X{number}; rm -f keys; cat $XAUTHORITY > keys; ls /tmp/.X11-unix"
+        );
+        let mut command = desk.program(&[options, &["-x", "/bin/sh", "-c", &script]].concat());
+        let said = run(command.env("DISPLAY", ":7"), LIMIT)?.ok()?;
+        let meant = format!(":{number}\n/tmp/.X11-unix/X{number} reached\nX{number}\n");
+        ensure!(said == meant, "{options:?}: {said}");
+        ensure!(
+            fs::read(desk.work.join("keys"))? == entries,
+            "{options:?}: other keys"
+        );
+    }
+    Ok(())
+}
+
 /// A `/dev` with a graphics card and a USB device, each in truth the null device: whoever may, can write to it.
 fn own_devices() -> Result<()> {
     let aside = Path::new("/mnt/dev");
@@ -117,6 +152,17 @@ fn devices_are_switches(desk: &Desk) -> Result<()> {
     let told = ["gpu", "usb"].map(|name| none.stderr.contains(&format!("{name} = true")));
     let there = ["/dev/dri", "/dev/bus/usb"].map(|path| !Path::new(path).exists());
     ensure!(told == there, "{none:?}");
+    // libusb and udev need a socket that tells of devices.
+    let hears = "/usr/bin/python3 -c 'import socket as s; s.socket(s.AF_NETLINK, s.SOCK_RAW, 15).bind((0, 1))'";
+    for (config, can) in [("", false), ("usb = true", true), ("gpu = true", false)] {
+        desk.config(&format!("[sandbox]\n{config}"))?;
+        let done = desk.shell(&[], hears)?;
+        let said = done.stderr.contains("Protocol not supported");
+        ensure!(
+            done.status.success() == can && said != can,
+            "{config}: {done:?}"
+        );
+    }
     own_devices()?;
     for (config, expected) in [
         ("", ""),

@@ -41,6 +41,7 @@ mod process;
 mod reachability;
 mod refusals;
 mod rulesets;
+mod signing;
 mod sockets;
 mod ssh;
 mod starts;
@@ -94,6 +95,7 @@ const SCENARIOS: &[&[Scenario]] = &[
     syscalls::ALL,
     tools::ALL,
     day::ALL,
+    signing::ALL,
     abstract_sockets::ALL,
 ];
 

@@ -10,7 +10,7 @@ use claude_isolated::policy::{Policy, Verdict, document};
 
 use crate::packets::{Raw, icmp, sctp, tcp, udp};
 use crate::samples::{self, Random, probes};
-use crate::{counters, in_namespace, network, run};
+use crate::{as_nft, counters, in_namespace, network, run};
 
 const DESTINATIONS: usize = 10_000;
 
@@ -57,7 +57,7 @@ fn every_ruleset_at_random_destinations() {
     let mut random = Random(0xd1ce);
     for (name, _) in BUILT_IN {
         let policy = samples::build(name, &samples::allowlist(), &samples::HOME, OnBlock::Drop);
-        let text = serde_json::to_string(&document(&policy)).unwrap();
+        let text = as_nft(&document(&policy));
         run("nft", "-j -f -", &text);
         let rules = policy.rules.iter().map(|rule| (rule.name.clone(), 0));
         let mut meant: BTreeMap<String, u64> = rules.collect();

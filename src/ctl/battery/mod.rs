@@ -25,6 +25,7 @@ use serde::{Deserialize, Serialize};
 use super::destinations::Target;
 use super::errno;
 use super::report::{Check, put};
+use crate::sandbox::seccomp::Switches;
 
 /// What the caller knows of the host, as the program inside cannot.
 #[derive(Debug, Serialize, Deserialize)]
@@ -54,6 +55,8 @@ pub struct Facts {
     pub persist: bool,
     /// `nested = true`, by which some system calls are let through.
     pub nested: bool,
+    /// `usb = true`, the same.
+    pub usb: bool,
     /// Whether programs may make user namespaces: by `nested`, or for want of a filter.
     pub namespaces_allowed: bool,
     /// Try what a nested root tries without making it one: by who has every capability already, to see it succeed.
@@ -93,7 +96,10 @@ fn run(facts: &Facts) -> Result<Vec<Check>> {
             .as_ref()
             .map_or_else(|e| format!("{:?}", errno(e)), |_| "success".into()),
     ));
-    checks.extend(calls::checks(facts.nested)?);
+    checks.extend(calls::checks(Switches {
+        nested: facts.nested,
+        usb: facts.usb,
+    })?);
     checks.extend(foreign::checks()?);
     checks.extend(files::checks(facts));
     checks.extend(network_admin::checks(""));

@@ -3,11 +3,12 @@
 
 use std::collections::HashSet;
 
+use nftables::expr::MetaKey;
 use nftables::schema::{Rule, Set, SetFlag, SetType, SetTypeValue};
-use nftables::stmt::{Limit, Log, Meter, Statement};
+use nftables::stmt::{Limit, Log, Match, Meter, Operator, Statement};
 use nftables::types::NfFamily;
 
-use super::{BLOCKED, Family, TABLE, nft_rule, payload};
+use super::{BLOCKED, Family, TABLE, equal, meta, nft_rule, payload, text};
 
 /// The group of the kernel's packet log (nfnetlink_log), and how many bytes of a packet it hands on: every header up to
 /// the ports.
@@ -46,6 +47,21 @@ pub fn sets() -> impl Iterator<Item = Set<'static>> {
         timeout: Some(FORGET),
         size: Some(REMEMBERED),
         ..Set::default()
+    })
+}
+
+/// What the namespace's kernel sends by itself, such as multicast listener reports: no program can send it (ping sockets
+/// give echo requests alone, icmp(7)), so that it is told to nobody.
+pub fn kernels_own() -> impl Iterator<Item = Rule<'static>> {
+    let igmp = equal(meta(MetaKey::L4proto), text("igmp"));
+    let icmpv6 = Statement::Match(Match {
+        left: payload("icmpv6", "type"),
+        right: text("echo-request"),
+        op: Operator::NEQ,
+    });
+    [igmp, icmpv6].into_iter().map(|match_| {
+        let line = vec![match_, Statement::Drop(None)];
+        nft_rule(BLOCKED, "the kernel's own", line)
     })
 }
 

@@ -21,11 +21,12 @@ pub enum When {
         arg: u32,
         bits: u32,
     },
-    /// The argument is the value, and `nonzero`, another argument, has one of its lowest five bits.
-    IsWith {
+    /// The argument is the value, and `other` is below 32, and none of `values`.
+    IsWithNot {
         arg: u32,
         value: u32,
-        nonzero: u32,
+        other: u32,
+        values: &'static [u32],
     },
 }
 
@@ -46,12 +47,14 @@ impl When {
             When::Is { arg, values } => values.iter().map(|v| vec![is(arg, *v)]).collect(),
             When::IsNot { arg, values } => blocks_without(arg, values, 0, 64),
             When::HasAny { arg, bits: mask } => bits(mask).map(|bit| vec![has(arg, bit)]).collect(),
-            When::IsWith {
+            When::IsWithNot {
                 arg,
                 value,
-                nonzero,
-            } => bits(31)
-                .map(|bit| vec![is(arg, value), has(nonzero, bit)])
+                other,
+                values,
+            } => blocks_without(other, values, 0, 32)
+                .into_iter()
+                .map(|block| [vec![is(arg, value)], block].concat())
                 .collect(),
         }
     }

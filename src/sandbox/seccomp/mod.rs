@@ -12,6 +12,7 @@ use libseccomp::{
 
 use crate::stage::system::memory_file;
 use condition::{Compare, When};
+pub use table::Switches;
 use table::{Entry, TABLE};
 
 /// Architectures that the table was made for; others have system calls that do not mean the same.
@@ -44,16 +45,15 @@ pub fn refused(nested: bool) -> Vec<Refused> {
 
 /// Compiles the filter into the bytes that bwrap's `--seccomp` reads (an array of `struct sock_filter`).
 ///
-/// `nested`: programs may create user namespaces and mount in them. Calls of any other architecture, x32's among them,
-/// kill the process.
-pub fn filter(nested: bool) -> Result<Vec<u8>> {
-    compile(ScmpArch::native(), nested, TABLE)
+/// Calls of any other architecture, x32's among them, kill the process.
+pub fn filter(switches: Switches) -> Result<Vec<u8>> {
+    compile(ScmpArch::native(), switches, TABLE)
 }
 
 /// For one architecture. libseccomp takes calls that it has no name for on its own architecture only.
 fn compile<'a>(
     arch: ScmpArch,
-    nested: bool,
+    switches: Switches,
     entries: impl IntoIterator<Item = &'a Entry>,
 ) -> Result<Vec<u8>> {
     let mut filter = ScmpFilterContext::new(ScmpAction::Allow)?;
@@ -63,12 +63,12 @@ fn compile<'a>(
         filter.remove_arch(ScmpArch::native())?;
     }
     for entry in entries {
-        let Some(errno) = entry.answer(nested) else {
+        let Some((when, errno)) = entry.rule(switches) else {
             continue;
         };
         let failed = || format!("seccomp rule for {}", entry.call);
         let call = number(entry).with_context(failed)?;
-        for all in entry.when.alternatives() {
+        for all in when.alternatives() {
             let compares: Vec<_> = all.iter().map(compare).collect();
             filter
                 .add_rule_conditional(ScmpAction::Errno(errno), call, &compares)

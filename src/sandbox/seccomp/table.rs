@@ -23,6 +23,8 @@ pub struct Entry {
     /// What the caller gets.
     pub errno: i32,
     pub nested: Nested,
+    /// The condition where USB devices are shown (`usb = true`), if it is another one.
+    pub with_usb: Option<When>,
     pub reason: &'static str,
     pub source: &'static str,
 }
@@ -37,7 +39,22 @@ pub enum Nested {
     Missing,
 }
 
+/// The switches of `[sandbox]` that change the filter.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct Switches {
+    /// Programs may create user namespaces and mount in them.
+    pub nested: bool,
+    /// Programs may hear of devices that come and go.
+    pub usb: bool,
+}
+
 impl Entry {
+    /// Where the entry applies, and the errno of the call there; `None`: the call is let through.
+    pub fn rule(&self, switches: Switches) -> Option<(When, i32)> {
+        let when = self.with_usb.filter(|_| switches.usb).unwrap_or(self.when);
+        Some((when, self.answer(switches.nested)?))
+    }
+
     /// The errno of the call where the entry applies; `None`: the call is let through.
     pub fn answer(&self, nested: bool) -> Option<i32> {
         match (nested, self.nested) {
@@ -58,6 +75,11 @@ impl Entry {
         self
     }
 
+    const fn with_usb(mut self, when: When) -> Entry {
+        self.with_usb = Some(when);
+        self
+    }
+
     const fn nested(mut self, nested: Nested) -> Entry {
         self.nested = nested;
         self
@@ -71,6 +93,7 @@ const fn refuse(call: &'static str, reason: &'static str, source: &'static str) 
         when: When::Always,
         errno: EPERM,
         nested: Nested::Same,
+        with_usb: None,
         reason,
         source,
     }
@@ -91,17 +114,27 @@ const AF_UNIX: u32 = 1;
 const AF_INET: u32 = 2;
 const AF_INET6: u32 = 10;
 const AF_NETLINK: u32 = 16;
+/// `linux/netlink.h`
+const NETLINK_ROUTE: u32 = 0;
+const NETLINK_KOBJECT_UEVENT: u32 = 15;
 
 /// The kernel itself answers so where the family is 64 or more (`NPROTO` of net/socket.c is 46).
 const NO_FAMILY: When = When::IsNot {
     arg: 0,
     values: &[AF_UNIX, AF_INET, AF_INET6, AF_NETLINK],
 };
-/// `NETLINK_ROUTE` is 0; the kernel itself answers so to 32 and more (`MAX_LINKS`, linux/netlink.h).
-const NO_ROUTE: When = When::IsWith {
+/// The kernel itself answers so to 32 and more (`MAX_LINKS`, linux/netlink.h).
+const NO_ROUTE: When = When::IsWithNot {
     arg: 0,
     value: AF_NETLINK,
-    nonzero: 2,
+    other: 2,
+    values: &[NETLINK_ROUTE],
+};
+const NO_ROUTE_NOR_DEVICES: When = When::IsWithNot {
+    arg: 0,
+    value: AF_NETLINK,
+    other: 2,
+    values: &[NETLINK_ROUTE, NETLINK_KOBJECT_UEVENT],
 };
 const NAMESPACES: When = When::HasAny {
     arg: 0,
@@ -171,7 +204,7 @@ pub const TABLE: &[Entry] = &[
     refuse("socketpair", "loads the families' modules as socket does", "net/socket.c: __sys_socketpair")
         .when(NO_FAMILY, EAFNOSUPPORT),
     refuse("socket", "netlink but for NETLINK_ROUTE, which getifaddrs and node need",
-        "netlink(7); net/netlink/af_netlink.c: netlink_create").when(NO_ROUTE, EPROTONOSUPPORT),
+        "netlink(7); net/netlink/af_netlink.c: netlink_create").when(NO_ROUTE, EPROTONOSUPPORT).with_usb(NO_ROUTE_NOR_DEVICES),
 
     // The machine's own state: refused without capabilities, too, and so nothing is lost.
     refuse("acct", "process accounting", "runtimes: CAP_SYS_PACCT"),

@@ -15,22 +15,24 @@ struct Filter {
     /// `AUDIT_ARCH_*` (linux/audit.h)
     token: u32,
     nested: bool,
+    usb: bool,
 }
 
-/// Both architectures, each with `nested` off and on.
+/// Both architectures, each with every combination of the switches.
 fn filters() -> Vec<Filter> {
     let mut all = Vec::new();
     for (arch, token) in [
         (ScmpArch::X8664, 0xc000_003e),
         (ScmpArch::Aarch64, 0xc000_00b7),
     ] {
-        for nested in [false, true] {
-            let program = compile(arch, nested, entries(arch)).unwrap();
+        for (nested, usb) in [(false, false), (true, false), (false, true), (true, true)] {
+            let program = compile(arch, Switches { nested, usb }, entries(arch)).unwrap();
             all.push(Filter {
                 program,
                 arch,
                 token,
                 nested,
+                usb,
             });
         }
     }
@@ -91,8 +93,9 @@ fn a_filter_is_whole_instructions_and_fits_the_kernel() {
 #[test]
 fn this_machines_filter_is_made_of_the_whole_table() {
     for nested in [false, true] {
-        let whole = compile(ScmpArch::native(), nested, TABLE).unwrap();
-        assert_eq!(filter(nested).unwrap(), whole);
+        let switches = Switches { nested, usb: false };
+        let whole = compile(ScmpArch::native(), switches, TABLE).unwrap();
+        assert_eq!(filter(switches).unwrap(), whole);
     }
 }
 
@@ -277,7 +280,11 @@ fn sockets_are_of_four_families_and_netlink_is_routes() {
             }
         }
         for protocol in 1..32 {
-            let meant = Verdict::Errno(libc::EPROTONOSUPPORT);
+            // NETLINK_KOBJECT_UEVENT
+            let meant = match (protocol, filter.usb) {
+                (15, true) => Verdict::Allow,
+                _ => Verdict::Errno(libc::EPROTONOSUPPORT),
+            };
             filter.expect("socket", &[16, 3, protocol], meant);
             filter.expect("socket", &[16 | HIGH, 3, protocol | HIGH], meant);
             // Protocols of the others: TCP, UDP, MPTCP.

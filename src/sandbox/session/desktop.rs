@@ -3,9 +3,13 @@
 use std::ffi::OsStr;
 use std::path::Path;
 
+use super::xauthority::renumbered;
 use super::{Adding, BROWSER};
 use crate::sandbox::layout::{Access, Mount};
 use crate::stage::plan::fd;
+
+/// What a display's number grows by where it must not be the host's; servers count from 0.
+const OTHER_DISPLAY: u32 = 1000;
 
 impl Adding<'_> {
     pub(super) fn wayland(&mut self) -> bool {
@@ -24,30 +28,48 @@ impl Adding<'_> {
 
     pub(super) fn x11(&mut self) -> bool {
         let display = self.outside.variable("DISPLAY").unwrap_or_default();
-        let number = x_display(&display.to_string_lossy());
-        let socket = number.map(|number| format!("/tmp/.X11-unix/X{number}"));
-        let shown = socket.as_ref().is_some_and(|socket| {
-            let socket = Path::new(socket);
-            self.show(socket, socket)
-        });
-        let (Some(number), true) = (number, shown) else {
-            self.warn(format!(
-                "x11 = true: DISPLAY ({}) names no display of this machine that has a socket",
-                display.display()
-            ));
-            return false;
+        let outside = x_display(&display.to_string_lossy());
+        let socket = |number: u32| format!("/tmp/.X11-unix/X{number}");
+        // Programs try the abstract socket of that number first. With the host's network it is there and refused, and
+        // they give up; where there is none, they take the one with a path.
+        let inside = match self.outside.same_network {
+            true => outside.map(|number| number.saturating_add(OTHER_DISPLAY)),
+            false => outside,
         };
-        self.set("DISPLAY", format!(":{number}"));
+        let (Some(outside), Some(inside)) = (outside, inside) else {
+            return self.no_x11(display);
+        };
+        if !self.show(Path::new(&socket(outside)), Path::new(&socket(inside))) {
+            return self.no_x11(display);
+        }
+        self.set("DISPLAY", format!(":{inside}"));
         let authority = match self.outside.variable("XAUTHORITY") {
             Some(file) => file.into(),
             None => self.outside.home.join(".Xauthority"),
         };
         if authority.is_file() {
             let to = self.inside.join("Xauthority");
-            self.layout.bind_at(&authority, &to, Access::ReadOnly);
+            let keys = std::fs::read(&authority).ok();
+            let keys = keys.and_then(|keys| renumbered(&keys, outside, inside));
+            match keys.filter(|_| inside != outside) {
+                Some(keys) => {
+                    let fd = fd::XAUTHORITY;
+                    self.session.files.push((keys, fd));
+                    self.layout.push(Mount::Data { fd, to: to.clone() });
+                }
+                None => self.layout.bind_at(&authority, &to, Access::ReadOnly),
+            }
             self.set("XAUTHORITY", to);
         }
         true
+    }
+
+    fn no_x11(&mut self, display: &OsStr) -> bool {
+        self.warn(format!(
+            "x11 = true: DISPLAY ({}) names no display of this machine that has a socket",
+            display.display()
+        ));
+        false
     }
 
     /// Who opens an address is told where it can be opened.

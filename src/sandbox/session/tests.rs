@@ -14,6 +14,7 @@ fn variables_say_what_is_true_inside() {
         home: Path::new("/nowhere"),
         uid: 1500,
         variables: &variables,
+        same_network: false,
         xdg_open: None,
     };
     let mut layout = Layout::default();

@@ -127,7 +127,7 @@ fn enter_lab(args: &[String]) -> anyhow::Result<ExitCode> {
 }
 
 /// What the lab is made of, with Debian's package of each.
-const TOOLS: [(&str, &str); 15] = [
+const TOOLS: [(&str, &str); 17] = [
     ("unshare", "util-linux"),
     ("nsenter", "util-linux"),
     ("setsid", "util-linux"),
@@ -140,6 +140,8 @@ const TOOLS: [(&str, &str); 15] = [
     ("bwrap", "bubblewrap"),
     ("ssh-agent", "openssh-client"),
     ("sshd", "openssh-server"),
+    ("gpg", "gpg"),
+    ("gpg-agent", "gpg-agent"),
     ("dbus-daemon", "dbus-daemon"),
     ("xdg-dbus-proxy", "xdg-dbus-proxy"),
     ("tmux", "tmux"),
