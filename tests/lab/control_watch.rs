@@ -15,6 +15,8 @@ pub const ALL: &[Scenario] = &[
     scenario!(watch_draws_a_line_a_destination, ONCE),
     scenario!(watch_in_a_pipe_appends, ONCE),
     scenario!(log_tells_during_and_after, ONCE),
+    scenario!(nothing_wakes_the_supervisor_of_an_idle_sandbox),
+    scenario!(a_flood_reaches_those_who_watch_now_and_then, ONCE),
 ];
 
 /// A terminal that knows where its lines are.
@@ -191,5 +193,58 @@ fn log_tells_during_and_after(desk: &Desk) -> Result<()> {
     }
     let done = run_ctl(desk, &["log", "zzzz"])?;
     ensure!(done.code() == 1, "{done:?}");
+    Ok(())
+}
+
+/// How often the process has slept and been woken (proc_pid_status(5)).
+fn wake_ups(pid: nix::unistd::Pid) -> Result<u64> {
+    let status = std::fs::read_to_string(format!("/proc/{pid}/status"))?;
+    let line = status
+        .lines()
+        .find_map(|line| line.strip_prefix("voluntary_ctxt_switches:"));
+    Ok(line.context("no count")?.trim().parse()?)
+}
+
+fn nothing_wakes_the_supervisor_of_an_idle_sandbox(desk: &Desk) -> Result<()> {
+    let sandbox = Sandbox::start(desk, &[])?;
+    // Somebody watches, and somebody has asked.
+    let watch = spawn(&mut ctl(desk, &["watch"]))?;
+    json(desk, &["status"])?;
+    std::thread::sleep(Duration::from_secs(2));
+    let pid = sandbox.running.pid();
+    let before = wake_ups(pid)?;
+    std::thread::sleep(Duration::from_secs(3));
+    let after = wake_ups(pid)?;
+    ensure!(after == before, "woken {} times", after - before);
+    // It is the supervisor, and it wakes up when it is asked.
+    json(desk, &["status"])?;
+    ensure!(wake_ups(pid)? > after);
+    sandbox.stop()?;
+    watch.wait(LIMIT)?;
+    Ok(())
+}
+
+fn a_flood_reaches_those_who_watch_now_and_then(desk: &Desk) -> Result<()> {
+    let sandbox = Sandbox::start(desk, &[])?;
+    let watch = spawn(&mut ctl(desk, &["watch", "--json"]))?;
+    std::thread::sleep(Duration::from_millis(500));
+    let flood = "end=$((SECONDS + 3)); while [ $SECONDS -lt $end ]; do for n in {1..50}; do \
+        echo x > /dev/udp/10.10.12.$n/9; done 2>/dev/null; done";
+    sandbox.ask(flood)?;
+    sandbox.stop()?;
+    let done = watch.wait(LIMIT)?;
+    let mut moments: Vec<Value> = done
+        .stdout
+        .lines()
+        .map(serde_json::from_str)
+        .collect::<Result<_, _>>()?;
+    moments.retain(|line| line["dest"] == "10.10.12.7");
+    // Each destination at most five times a second, in some four seconds, and a last time.
+    ensure!((2..=22).contains(&moments.len()), "{} lines", moments.len());
+    let counts: Vec<u64> = moments
+        .iter()
+        .filter_map(|line| line["count"].as_u64())
+        .collect();
+    ensure!(counts.is_sorted(), "{counts:?}");
     Ok(())
 }
