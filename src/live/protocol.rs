@@ -150,6 +150,17 @@ pub struct Entry {
     pub left: Option<u64>,
 }
 
+/// `7 s`, `12 min`, `3 h 5 min`, `2 d 4 h`.
+pub fn span(seconds: u64) -> String {
+    let (minutes, hours, days) = (seconds / 60, seconds / 3600, seconds / 86400);
+    match (days, hours, minutes) {
+        (0, 0, 0) => format!("{seconds} s"),
+        (0, 0, _) => format!("{minutes} min"),
+        (0, _, _) => format!("{hours} h {} min", minutes % 60),
+        _ => format!("{days} d {} h", hours % 24),
+    }
+}
+
 /// A value as a line.
 pub fn line(value: &impl Serialize) -> Vec<u8> {
     // These types have no map with keys that are no strings, and nothing else can fail in memory.

@@ -16,6 +16,7 @@ use crate::harness::command::tool;
 use crate::harness::desk::LIMIT;
 use crate::harness::mounts::CTL;
 use crate::harness::network::{NAS, on};
+use crate::harness::processes::others;
 use crate::harness::running::{Sandbox, ids, json, run_ctl};
 use crate::harness::{Desk, EVERYONE, Mode, ONCE, Scenario, eventually, run, scenario};
 
@@ -60,10 +61,18 @@ fn a_running_sandbox_says_what_it_is(desk: &Desk) -> Result<()> {
     let workspace = desk.work.to_str().context("not UTF-8")?;
     ensure!(run["workspace"] == workspace, "{run}");
     let line = run_ctl(desk, &["ps"])?.ok()?;
-    for word in ["ID ", &sandbox.id, "/bin/bash", "~/project", "home-lan"] {
+    for word in ["ID ", &sandbox.id, "  bash  ", "~/project", "home-lan"] {
         ensure!(line.contains(word), "no {word} in {line}");
     }
     ensure!(!line.contains('\x1b'), "{line:?}");
+
+    // What was counted: nothing else is sent here.
+    let count = |what: &str| run[what]["packets"].as_u64().unwrap_or_default();
+    ensure!(count("accepted") >= 4 && count("blocked") >= 1, "{run}");
+    ensure!(
+        run["blocked"]["bytes"].as_u64() == Some(60 * count("blocked")),
+        "{run}"
+    );
 
     // By a beginning of its id, and without one.
     for id in [&sandbox.id[..2], &sandbox.id] {
@@ -87,9 +96,57 @@ fn a_running_sandbox_says_what_it_is(desk: &Desk) -> Result<()> {
         "{names:?}"
     );
     ensure!(status["allow"][0]["left"].is_null(), "{status}");
+    let of = |name: &str| rules.iter().find(|rule| rule["name"] == name);
+    let attached = of("attached").context("no rule attached")?;
+    ensure!(
+        attached["packets"].as_u64().is_some_and(|n| n >= 1),
+        "{attached}"
+    );
+    the_table_is_what_nft_lists(desk, &sandbox)?;
     sandbox.stop()?;
     ensure!(ids(desk)?.is_empty());
     Ok(())
+}
+
+/// In the sandbox's own network namespace.
+fn the_table_is_what_nft_lists(desk: &Desk, sandbox: &Sandbox) -> Result<()> {
+    let pid = inside(sandbox)?;
+    let nft = |args: &[&str]| {
+        let namespace = format!("--net=/proc/{pid}/ns/net");
+        tool("nsenter", &[&[&namespace, "--", "nft"], args].concat())
+    };
+    // Limits of destinations go by themselves.
+    let listed = eventually("nothing is on its way", LIMIT, || {
+        let text = nft(&["list", "table", "inet", "claudejail"]).ok()?;
+        (!text.contains("expires")).then_some(text)
+    })?;
+    let rules = run_ctl(desk, &["rules"])?.ok()?;
+    ensure!(rules == listed, "{rules}\nbut nft: {listed}");
+    let mut listed: Value =
+        serde_json::from_str(&nft(&["-j", "list", "table", "inet", "claudejail"])?)?;
+    let objects = listed["nftables"].as_array_mut().context("no objects")?;
+    objects.retain(|object| object.get("metainfo").is_none());
+    for object in objects.iter_mut().filter_map(Value::as_object_mut) {
+        let inner = object.values_mut().filter_map(Value::as_object_mut);
+        inner.for_each(|object| drop(object.remove("handle")));
+    }
+    let rules = json(desk, &["rules"])?;
+    ensure!(rules == listed, "{rules}\nbut nft: {listed}");
+    Ok(())
+}
+
+/// A process in the sandbox's network: pasta's or our own child.
+fn inside(sandbox: &Sandbox) -> Result<i32> {
+    let own = fs::read_link("/proc/self/ns/net")?;
+    let all = others();
+    let found = all.iter().find(|process| {
+        let namespace = fs::read_link(format!("/proc/{}/ns/net", process.pid));
+        namespace.is_ok_and(|namespace| namespace != own)
+    });
+    Ok(found
+        .with_context(|| format!("nothing runs in {}", sandbox.id))?
+        .pid
+        .as_raw())
 }
 
 /// A service of nas that answers each line with itself, for as long as its client likes; its port.

@@ -186,7 +186,7 @@ fn log_tells_during_and_after(desk: &Desk) -> Result<()> {
         ensure!(json(desk, args)? == during, "{args:?}");
         let text = run_ctl(desk, args)?.ok()?;
         ensure!(
-            text.starts_with(&format!("{id}: /bin/bash, ended "))
+            text.starts_with(&format!("{id}: bash, ended "))
                 && text.contains("allow 10.10.10.55:9999/udp"),
             "{text}"
         );

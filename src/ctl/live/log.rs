@@ -4,7 +4,7 @@ use anyhow::{Result, bail};
 
 use super::super::report::{json, put};
 use super::screen::destination;
-use super::text::{Align, clean, columns};
+use super::text::{Align, clean, columns, program};
 use super::{ambiguous, directories, matching, only, other};
 use crate::live::blocked::kept;
 use crate::live::blocked::view::View;
@@ -18,7 +18,7 @@ pub fn run(id: Option<&str>, as_json: bool) -> Result<bool> {
         },
         None => {
             let kept = ended(id)?;
-            let program = clean(&kept.program);
+            let program = program(&kept.program);
             let head = format!(
                 "{}: {program}, ended {}\n",
                 clean(&kept.run),

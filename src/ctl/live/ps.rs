@@ -85,7 +85,7 @@ fn cells(row: &Row) -> Vec<String> {
     let count = |count| Option::map_or(count, "-".into(), text::count);
     vec![
         id,
-        run.program.clone(),
+        text::program(&run.program),
         run.workspace
             .as_deref()
             .map_or_else(|| "-".into(), text::path),

@@ -36,7 +36,7 @@ fn text(status: &Status) -> String {
     let run = &status.run;
     let place = run.workspace.as_deref().map(text::path);
     let place = place.map_or(String::new(), |place| format!(" in {place}"));
-    let program = text::clean(&run.program);
+    let program = text::program(&run.program);
     let mut out = format!("{}: {program}{place}, for {}", run.id, text::span(run.age));
     out += &match &run.policy {
         None => ", without a firewall: it has the host's whole network\n".to_owned(),

@@ -3,6 +3,7 @@
 use std::path::Path;
 
 use crate::live::protocol::Count;
+pub use crate::live::protocol::span;
 
 /// Which way a column is filled.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -44,15 +45,9 @@ pub fn clean(text: &str) -> String {
     text.replace(char::is_control, "?")
 }
 
-/// `7 s`, `12 min`, `3 h 5 min`, `2 d 4 h`.
-pub fn span(seconds: u64) -> String {
-    let (minutes, hours, days) = (seconds / 60, seconds / 3600, seconds / 86400);
-    match (days, hours, minutes) {
-        (0, 0, 0) => format!("{seconds} s"),
-        (0, 0, _) => format!("{minutes} min"),
-        (0, _, _) => format!("{hours} h {} min", minutes % 60),
-        _ => format!("{days} d {} h", hours % 24),
-    }
+/// A program without the directories that lead to it.
+pub fn program(name: &str) -> String {
+    clean(name.rsplit('/').next().unwrap_or(name))
 }
 
 /// `180 B`, `1.2 kB`, `34 MB`: powers of 1000, two figures.

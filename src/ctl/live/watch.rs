@@ -44,7 +44,7 @@ fn head(sandbox: &Sandbox, run: Option<&Run>) -> String {
     let program = run.map_or(String::new(), |run| {
         let place = run.workspace.as_deref().map(text::path);
         let place = place.map_or(String::new(), |place| format!(" in {place}"));
-        format!(": {}{place}", text::clean(&run.program))
+        format!(": {}{place}", text::program(&run.program))
     });
     format!(
         "{}{program}; what is blocked (Ctrl-C ends this)\n",

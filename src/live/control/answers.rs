@@ -7,9 +7,11 @@ use super::service::Facts;
 use crate::dest::Allowed;
 use crate::live::Live;
 use crate::live::keeper::{Changed, Keeper, Outcome};
-use crate::live::protocol::{Answer, Count, Counted, Entry, Run, Status};
+use crate::live::protocol::{Answer, Count, Counted, Entry, Run, Status, span};
+use crate::nf;
+use crate::policy::document::OUTPUT;
 use crate::policy::explain::{Explained, Question, explain};
-use crate::policy::{Verdict, words};
+use crate::policy::{TABLE, Verdict, words};
 
 /// What was asked for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -80,9 +82,25 @@ pub fn status(id: &Id, facts: &Facts, live: Option<&Live>, all: bool, now: Insta
     }
 }
 
-/// What each of the policy's rules has counted of what the sandbox sent.
-fn counts(_keeper: &Keeper) -> Option<Vec<Count>> {
-    None
+/// What each of the policy's rules has counted of what the sandbox sent; `None` where the table cannot be read.
+fn counts(keeper: &Keeper) -> Option<Vec<Count>> {
+    let listing = nf::read_rules(keeper.netlink(), TABLE).ok()?;
+    let chain = listing.chains.iter().find(|chain| chain.name == OUTPUT)?;
+    let rules = keeper.policy().rules.iter();
+    // A rule of the policy may be several of the table.
+    let sum = |name: &str| {
+        let mut sum = Count::default();
+        let own = chain.rules.iter();
+        let own = own.filter(|listed| listed.rule.comment.as_deref() == Some(name));
+        for counter in own.flat_map(|listed| listed.counters.first()) {
+            sum += Count {
+                packets: counter.packets,
+                bytes: counter.bytes,
+            };
+        }
+        sum
+    };
+    Some(rules.map(|rule| sum(&rule.name)).collect())
 }
 
 /// What was accepted and what was blocked, the sandbox's own loopback apart.
@@ -98,8 +116,19 @@ fn sums(keeper: &Keeper, counts: &[Count]) -> (Count, Count) {
     (accepted, blocked)
 }
 
-pub fn rules(_keeper: &Keeper, _json: bool) -> Answer {
-    failed("the table cannot be listed")
+pub fn rules(keeper: &Keeper, json: bool) -> Answer {
+    let text = nf::read_table(keeper.netlink(), TABLE).and_then(|listing| {
+        Ok(match json {
+            true => listing.json()?.to_string() + "\n",
+            false => listing.text()?,
+        })
+    });
+    match text {
+        Ok(text) => Answer::Rules { text },
+        Err(e) => Answer::Failed {
+            message: format!("{e:#}"),
+        },
+    }
 }
 
 pub fn explained(dests: &[String], live: Option<&Live>, own: &[std::net::IpAddr]) -> Answer {
@@ -122,12 +151,6 @@ pub fn explained(dests: &[String], live: Option<&Live>, own: &[std::net::IpAddr]
     }
 }
 
-fn failed(message: &str) -> Answer {
-    Answer::Failed {
-        message: message.into(),
-    }
-}
-
 /// In lines for people. `until` is when the entry ends by itself now, where it does.
 pub fn changed(
     changed: &Changed,
@@ -141,7 +164,7 @@ pub fn changed(
     let mut lines = vec![match wished {
         Wished::Allow { seconds } => {
             let time = match (seconds, left) {
-                (_, Some(left)) => format!(" for {left} s"),
+                (_, Some(left)) => format!(" for {}", span(left)),
                 (Some(_), None) => ", and stays so: it was allowed without an end".into(),
                 (None, None) => String::new(),
             };
