@@ -45,7 +45,13 @@ const ICMPV6: &[(u8, &str)] = &[
     (143, "mld2-listener-report"),
 ];
 /// nft takes these from `/etc/protocols`; here are those that the document has names for.
-const L4PROTO: &[(u8, &str)] = &[(1, "icmp"), (6, "tcp"), (17, "udp"), (58, "ipv6-icmp")];
+const L4PROTO: &[(u8, &str)] = &[
+    (1, "icmp"),
+    (2, "igmp"),
+    (6, "tcp"),
+    (17, "udp"),
+    (58, "ipv6-icmp"),
+];
 const NFPROTO: &[(u8, &str)] = &[(2, "ipv4"), (10, "ipv6")];
 
 pub fn meta(key: MetaKey) -> &'static str {
