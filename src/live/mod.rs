@@ -31,6 +31,8 @@ use wishes::{Wish, Wishes};
 const RESOLV_CONF: &str = "/etc/resolv.conf";
 /// So long the host is not read again after it was, or as long as that took: announcements come in bursts.
 const PAUSE: Duration = Duration::from_millis(3);
+/// A run that is shorter need not pay for it.
+const SHORT: Duration = Duration::from_millis(20);
 /// How often names of entries are resolved again.
 const NAMES_EVERY: Duration = Duration::from_secs(300);
 /// How long after a change of the network its resolvers are there.
@@ -74,11 +76,11 @@ impl Live {
         }
     }
 
-    /// The program runs: follows the network from now on, and catches up with what it missed since the start.
-    pub fn started(&mut self, now: Instant) -> Result<()> {
-        self.read_at = Some(now);
+    /// The program runs: the network is followed from a moment later on, catching up with what was missed since the
+    /// start.
+    pub fn started(&mut self, now: Instant) {
+        self.read_at = Some(now + SHORT);
         self.plan_names(now + NAMES_EVERY);
-        self.tick(now)
     }
 
     /// Allows a destination, until then or for good. The answer comes by [`Live::answers`], at once where no name has to

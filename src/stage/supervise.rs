@@ -277,7 +277,7 @@ fn from_init(
                 running.start_by = None;
                 running.watching.started(prepared.claude_json.as_ref());
                 if let Some(live) = &mut running.live {
-                    live.started(Instant::now())?;
+                    live.started(Instant::now());
                 }
                 running.control = control(prepared, around);
                 if let (Some(live), Some(control)) = (&mut running.live, &running.control) {
