@@ -40,6 +40,7 @@ fn keeper() -> Keeper {
         home: vec![],
         on_block: OnBlock::Drop,
         netns: Netns::Auto,
+        ports: Default::default(),
     };
     let inputs = Inputs::new(Ruleset::built_in("home-lan").unwrap(), &firewall);
     let policy = Policy::build(&inputs);

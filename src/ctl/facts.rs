@@ -14,6 +14,7 @@ use super::battery::{Desk, Facts, routes};
 use super::destinations;
 use crate::config::directories::Directories;
 use crate::launch::{self, Environment, Firewall, Netns, OnBlock, PolicyName, Request};
+use crate::live::ports::spec::Publish;
 use crate::policy::ruleset::Shelf;
 use crate::stage::prepare::firewall::{self, Decided};
 
@@ -41,6 +42,7 @@ pub fn read(options: &[OsString], program: &Path, desk: Desk) -> Result<Facts> {
         home: Vec::new(),
         on_block: OnBlock::Drop,
         netns: Netns::Auto,
+        ports: Default::default(),
     });
     let configuration = [environment.user_config(), environment.system_config];
     let parents = configuration.iter().filter_map(|file| file.parent());
@@ -87,6 +89,7 @@ pub fn read(options: &[OsString], program: &Path, desk: Desk) -> Result<Facts> {
         hidden: vec![directories.runtime, directories.state],
         sockets,
         listen: TcpListener::bind("127.0.0.1:0")?.local_addr()?.port(),
+        auto: firewall.ports.publish.contains(&Publish::Auto),
         desk,
         targets: destinations::targets(&policy, &network, &inputs.attached),
         internet: routes(),

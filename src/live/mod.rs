@@ -8,6 +8,7 @@ pub mod control;
 pub mod entries;
 pub mod host;
 pub mod keeper;
+pub mod ports;
 pub mod protocol;
 pub mod wishes;
 
@@ -25,6 +26,7 @@ use crate::host::names::{LookUps, name};
 use crate::host::{Network, attached::attached};
 use host::Watch;
 pub use keeper::{Changed, Host, Keeper, Outcome};
+use ports::Ports;
 pub use wishes::{Answer, Ticket};
 use wishes::{Wish, Wishes};
 
@@ -42,6 +44,7 @@ const AFTER: Duration = Duration::from_secs(1);
 /// the program has to be ended.
 pub struct Live {
     pub keeper: Keeper,
+    pub ports: Ports,
     /// What was blocked.
     pub blocked: Option<blocked::Log>,
     getent: Option<PathBuf>,
@@ -60,9 +63,10 @@ pub struct Live {
 
 impl Live {
     /// Nothing else is set up before the program runs. `getent` resolves names.
-    pub fn new(keeper: Keeper, getent: Option<PathBuf>) -> Self {
+    pub fn new(keeper: Keeper, getent: Option<PathBuf>, ports: Ports) -> Self {
         Self {
             keeper,
+            ports,
             blocked: None,
             getent,
             watch: None,
@@ -137,6 +141,7 @@ impl Live {
             .chain(blocked)
             .chain(names)
             .chain(self.wishes.interests())
+            .chain(self.ports.interests())
     }
 
     /// When [`Live::tick`] has something to do even if no descriptor is ready; `None` while there is nothing to wait for.
@@ -149,6 +154,7 @@ impl Live {
             names,
             self.names_at,
             self.wishes.deadline(),
+            self.ports.deadline(),
         ]
         .into_iter()
         .flatten()
@@ -157,6 +163,9 @@ impl Live {
 
     /// Serves a descriptor that is ready; one that is not ours is passed over.
     pub fn ready(&mut self, fd: RawFd, now: Instant) -> Result<()> {
+        if self.ports.ready(fd, now) {
+            return Ok(());
+        }
         if let Some(log) = &mut self.blocked
             && log.ready(fd, self.keeper.policy(), now)
         {
@@ -179,6 +188,7 @@ impl Live {
 
     /// Does what is due by `now`.
     pub fn tick(&mut self, now: Instant) -> Result<()> {
+        self.ports.tick(now);
         let rested = self.rested.is_none_or(|at| at <= now);
         if self.keeper.retry(now) || (rested && self.read_at.is_some_and(|at| at <= now)) {
             self.follow(now)?;

@@ -247,6 +247,7 @@ mod tests {
             .to_vec(),
             on_block,
             netns: Netns::Auto,
+            ports: Default::default(),
         };
         let ruleset = Ruleset::built_in("attached").unwrap();
         Policy::build(&Inputs {

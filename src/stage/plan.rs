@@ -77,6 +77,9 @@ pub enum ToInner {
     /// pasta is attaching, its pidfd is beside this: it is to be ended together with the sandbox, and the outer stage
     /// wants to hear [`FromInner::Uplink`] once these families have their default routes.
     Pasta { v4: bool, v6: bool },
+    /// Sockets of the sandbox's network namespace will be wanted over the channel beside this
+    /// ([`crate::live::ports::maker`]).
+    Sockets,
 }
 
 /// Outer to the sandbox's first process.

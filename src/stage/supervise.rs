@@ -18,6 +18,7 @@ use super::wire::Received;
 use super::{EXIT_CANNOT_EXECUTE, EXIT_NOT_FOUND, signals};
 use crate::live::Live;
 use crate::live::control::service::{Facts, Service};
+use crate::live::ports::Ports;
 use crate::ssh_agent::relay::Relay;
 
 /// How long the program has to end itself after SIGTERM or SIGHUP.
@@ -41,7 +42,11 @@ pub fn supervise(mut running: Running, prepared: &Prepared, around: &Surrounding
     let mut live = running.live.take();
     let control = running.control.take();
     match end {
-        Ok(End::Status(_) | End::NotExecuted(_)) => running.helpers.leave(),
+        Ok(End::Status(_) | End::NotExecuted(_)) => {
+            running.helpers.leave();
+            let ports = live.iter_mut().map(|live| &mut live.ports);
+            ports.for_each(Ports::finish);
+        }
         // It may run still.
         Ok(End::Forced(_)) | Err(_) => drop(running),
     }

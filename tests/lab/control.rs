@@ -18,6 +18,7 @@ use crate::harness::mounts::CTL;
 use crate::harness::network::{NAS, on};
 use crate::harness::processes::others;
 use crate::harness::running::{Sandbox, ids, json, run_ctl};
+use crate::harness::services::serve_tcp;
 use crate::harness::{Desk, EVERYONE, Mode, ONCE, Scenario, eventually, run, scenario};
 
 pub const ALL: &[Scenario] = &[
@@ -26,6 +27,7 @@ pub const ALL: &[Scenario] = &[
     scenario!(an_allow_entry_ends_by_itself, ONCE),
     scenario!(names_are_allowed_and_denied, ONCE),
     scenario!(one_of_two_has_to_be_named, ONCE),
+    scenario!(ports_come_while_it_runs),
     scenario!(a_sandbox_without_a_firewall_is_listed),
     scenario!(what_a_killed_run_leaves_is_removed, EVERYONE),
     scenario!(an_ordinary_end_removes_its_socket, ONCE),
@@ -320,6 +322,50 @@ fn a_sandbox_without_a_firewall_is_listed(desk: &Desk) -> Result<()> {
         );
     }
     sandbox.stop()?;
+    Ok(())
+}
+
+fn ports_come_while_it_runs(desk: &Desk) -> Result<()> {
+    let sandbox = Sandbox::start(desk, &[])?;
+    // A service in the sandbox, and one of the desk's own loopback.
+    let serve = "python3 -c 'import socket; s = socket.create_server((\"127.0.0.1\", 3000))\nwhile 1: s.accept()[0].send(b\"inside\")' \
+        >/dev/null 2>&1 & for i in {1..500}; do (: </dev/tcp/127.0.0.1/3000) 2>/dev/null && break; sleep 0.01; done";
+    sandbox.ask(serve)?;
+    let host = TcpListener::bind("127.0.0.1:0")?;
+    let port = host.local_addr()?.port();
+    serve_tcp(host, "outside");
+    let read = |port: u16| -> Result<String> {
+        let mut word = String::new();
+        let mut stream = std::net::TcpStream::connect(("127.0.0.1", port))?;
+        stream.set_read_timeout(Some(LIMIT))?;
+        stream.read_to_string(&mut word)?;
+        Ok(word)
+    };
+    let free = TcpListener::bind("127.0.0.1:0")?.local_addr()?.port();
+    let said = run_ctl(desk, &["publish", &format!("{free}:3000")])?.ok()?;
+    ensure!(
+        said.contains(&free.to_string()) && said.contains("3000"),
+        "{said}"
+    );
+    ensure!(read(free)? == "inside");
+    let own = format!("tcp/127.0.0.1/{port}");
+    ensure!(!sandbox.reaches(&own)?);
+    run_ctl(desk, &["host-port", &port.to_string()])?.ok()?;
+    ensure!(sandbox.reaches(&own)?);
+    let status = run_ctl(desk, &["status"])?.ok()?;
+    ensure!(
+        status.contains("\nPorts:\n") && status.contains(&free.to_string()),
+        "{status}"
+    );
+    let taken = run_ctl(desk, &["publish", &format!("{port}:3000")])?;
+    ensure!(
+        taken.code() == 1 && taken.stderr.contains(&port.to_string()),
+        "{taken:?}"
+    );
+    let wrong = run_ctl(desk, &["publish", "no-port"])?;
+    ensure!(wrong.code() == 1 && !wrong.stderr.is_empty(), "{wrong:?}");
+    sandbox.stop()?;
+    ensure!(read(free).is_err(), "it is still published");
     Ok(())
 }
 

@@ -37,6 +37,7 @@ mod live_host;
 mod loopback;
 mod next_start;
 mod on_block;
+mod ports;
 mod process;
 mod reachability;
 mod refusals;
@@ -65,6 +66,7 @@ const SCENARIOS: &[&[Scenario]] = &[
     rulesets::ALL,
     loopback::ALL,
     inbound::ALL,
+    ports::ALL,
     dns::ALL,
     hosts::ALL,
     live_host::ALL,

@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 
 use claude_isolated::dest::{Allowed, Destination, Proto, Service, Target};
 use claude_isolated::host::Attached;
-use claude_isolated::launch::{Firewall, Netns, OnBlock, PolicyName};
+use claude_isolated::launch::OnBlock;
 use claude_isolated::nf::{
     self, Base, BaseChain, Chain, CmpOp, Expr, Hook, Interval, KeyType, Limit, Log, MetaKey,
     Reject, Rule, Ruleset, Set, SetKind, Verdict,
@@ -205,25 +205,21 @@ fn allowed(random: &mut Random) -> Allowed {
 
 /// The table of a policy, of whatever a user might have asked for.
 pub fn policy(random: &mut Random) -> Ruleset {
-    let names = ["home-lan", "attached"];
-    let name = PolicyName::BuiltIn(names[random.below(2) as usize].into());
-    let ruleset = policy::Ruleset::load(&name).unwrap();
+    let names = ["home-lan", "attached", "lateral", "offline"];
+    let name = names[random.below(4) as usize];
+    let ruleset = policy::Ruleset::built_in(name).unwrap();
     let home = (0..random.below(3)).map(|_| {
         let net = format!("198.51.{}.0/24", random.below(4));
         net.parse().unwrap()
     });
-    let firewall = Firewall {
-        policy: name,
-        allow: vec![],
-        home: home.collect(),
-        on_block: if random.one_in(2) {
-            OnBlock::Drop
-        } else {
-            OnBlock::Reject
-        },
-        netns: Netns::Auto,
+    let home = home.collect();
+    let on_block = if random.one_in(2) {
+        OnBlock::Drop
+    } else {
+        OnBlock::Reject
     };
-    let allow: Vec<_> = (0..random.below(6)).map(|_| allowed(random)).collect();
+    let allowed_ones = (0..random.below(6)).map(|_| allowed(random)).collect();
+    let denied = (0..random.below(3)).map(|_| allowed(random)).collect();
     let nets = [
         "10.10.10.0/24",
         "172.17.0.0/16",
@@ -242,6 +238,15 @@ pub fn policy(random: &mut Random) -> Ruleset {
             source: "route, table 254".into(),
         })
         .collect();
-    let policy = Policy::build(&ruleset, &firewall, &allow, &attached);
+    let policy = Policy::build(&policy::Inputs {
+        ruleset,
+        home,
+        on_block,
+        allowed: allowed_ones,
+        denied,
+        attached,
+        gateways: vec!["10.10.10.1".parse().unwrap()],
+        resolvers: Vec::new(),
+    });
     nf::compile(&document(&policy)).unwrap()
 }

@@ -57,6 +57,7 @@ fn firewall(home: &[&str], on_block: OnBlock) -> Firewall {
         home: home.iter().map(|n| n.parse().unwrap()).collect(),
         on_block,
         netns: Netns::Auto,
+        ports: Default::default(),
     }
 }
 

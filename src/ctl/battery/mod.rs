@@ -44,6 +44,9 @@ pub struct Facts {
     pub sockets: Vec<PathBuf>,
     /// A port for the sandbox to listen on, which is free on the host.
     pub listen: u16,
+    /// Whether the sandbox's ports are meant to be at the host's loopback (`publish = "auto"`).
+    #[serde(default)]
+    pub auto: bool,
     pub desk: Desk,
     pub targets: Vec<Target>,
     /// Whether the host has a route to the internet, by family.

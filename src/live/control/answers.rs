@@ -43,6 +43,7 @@ pub fn run(id: &Id, facts: &Facts, live: Option<&Live>, now: Instant) -> Run {
 
 pub fn status(id: &Id, facts: &Facts, live: Option<&Live>, all: bool, now: Instant) -> Status {
     let run = run(id, facts, live, now);
+    let ports = live.map(|live| live.ports.lines()).unwrap_or_default();
     let Some(keeper) = live.map(|live| &live.keeper) else {
         return Status {
             run,
@@ -50,7 +51,7 @@ pub fn status(id: &Id, facts: &Facts, live: Option<&Live>, all: bool, now: Insta
             allow: Vec::new(),
             deny: Vec::new(),
             attached: Vec::new(),
-            ports: Vec::new(),
+            ports,
         };
     };
     let counts = counts(keeper).unwrap_or_default();
@@ -78,7 +79,7 @@ pub fn status(id: &Id, facts: &Facts, live: Option<&Live>, all: bool, now: Insta
         allow: entries(keeper.allowed()),
         deny: entries(keeper.denied()),
         attached: words::attached_views(keeper.attached()),
-        ports: Vec::new(),
+        ports,
     }
 }
 
@@ -148,6 +149,16 @@ pub fn explained(dests: &[String], live: Option<&Live>, own: &[std::net::IpAddr]
     match dests.iter().map(one).collect() {
         Ok(dests) => Answer::Explained { dests },
         Err(message) => Answer::Failed { message },
+    }
+}
+
+/// What is true of a port now, in one line, or why it could not be had.
+pub fn port(done: anyhow::Result<String>) -> Answer {
+    match done {
+        Ok(line) => Answer::Changed { lines: vec![line] },
+        Err(e) => Answer::Failed {
+            message: format!("{e:#}"),
+        },
     }
 }
 

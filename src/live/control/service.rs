@@ -149,9 +149,12 @@ impl Service {
                     live.deny(entry, now)
                 });
             }
-            (Ask::Publish { .. } | Ask::HostPort { .. }, Some(_)) => Answer::Failed {
-                message: "ports of a running sandbox cannot be changed".into(),
-            },
+            (Ask::Publish { port }, Some(live)) => {
+                answers::port(port.parse().and_then(|port| live.ports.publish(&port)))
+            }
+            (Ask::HostPort { port }, Some(live)) => {
+                answers::port(port.parse().and_then(|port| live.ports.host_port(&port)))
+            }
         };
         self.server.answer(client, &answer, now);
         Ok(())

@@ -12,6 +12,7 @@ use nix::unistd::{AccessFlags, access, getuid};
 use super::{LIMIT, Running};
 use crate::dns::relay::Relay;
 use crate::live::blocked::{self, file::LogFile, reader::Reader};
+use crate::live::ports::Ports;
 use crate::live::{Keeper, Live};
 use crate::netlink::Netlink;
 use crate::nf;
@@ -95,7 +96,11 @@ impl Starting {
         nf::only_table(&netlink, &meant)?;
         let (inputs, policy) = (firewall.inputs.clone(), firewall.policy.clone());
         let keeper = Keeper::new(netlink, inputs, policy, meant);
-        let mut live = Live::new(keeper, firewall.getent.clone());
+        let mut ports = Ports::new(self.running.inner()?.try_clone()?);
+        for line in ports.start(&firewall.ports)? {
+            say(&line);
+        }
+        let mut live = Live::new(keeper, firewall.getent.clone(), ports);
         if let (Some(udp), Some(tcp)) = (fds.next(), fds.next()) {
             let relay = Relay::new(udp.into(), tcp.into(), "/etc/resolv.conf".into());
             self.running.relay = Some(relay.context("cannot start the DNS relay")?);
