@@ -198,6 +198,11 @@ impl Config {
     }
 }
 
+/// Whether the text of the file `path` can be read; `Err` as of [`Config::load`].
+pub fn check(path: &Path, text: &str) -> Result<()> {
+    fault::parse(path, text).map(drop)
+}
+
 /// The project whose directory is the deepest one at or above `workspace`.
 fn deepest(
     projects: Vec<schema::Project>,

@@ -4,10 +4,12 @@
 //! thread and sleeps while nothing happens.
 
 pub mod blocked;
+pub mod control;
 pub mod entries;
 pub mod host;
 pub mod keeper;
 pub mod ports;
+pub mod protocol;
 pub mod wishes;
 
 use std::net::IpAddr;
@@ -117,6 +119,13 @@ impl Live {
     /// Whether the host's networks have changed since the last time it was asked.
     pub fn network_changed(&mut self) -> bool {
         std::mem::take(&mut self.network_changed)
+    }
+
+    /// The run is known by this id.
+    pub fn name_run(&mut self, id: &str) {
+        if let Some(log) = &mut self.blocked {
+            log.name_run(id);
+        }
     }
 
     /// What to wait for; another set after each call that changes something.

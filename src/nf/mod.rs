@@ -36,7 +36,7 @@ pub use compile::compile;
 pub use encode::encode;
 pub use listing::{Count, Element, ListedChain, ListedRule, ListedSet, Listing};
 pub use load::load;
-pub use read::read_table;
+pub use read::{read_rules, read_table};
 pub use ruleset::{
     Base, BaseChain, Chain, CmpOp, Expr, Hook, Interval, KeyType, Limit, Log, MetaKey, Reject,
     Rule, Ruleset, Set, SetKind, Verdict,

@@ -33,6 +33,11 @@ pub fn read_table(netlink: &Netlink, name: &str) -> Result<Listing> {
     read(&mut Talk::new(netlink)?, name, Elements::All)
 }
 
+/// The same without the elements of sets, of which there may be very many.
+pub fn read_rules(netlink: &Netlink, name: &str) -> Result<Listing> {
+    read(&mut Talk::new(netlink)?, name, Elements::None)
+}
+
 /// Reads a table, again when it changed meanwhile.
 pub fn read(talk: &mut Talk<'_>, table: &str, elements: Elements) -> Result<Listing> {
     let why = || format!("nftables table {table} cannot be read back");

@@ -62,6 +62,7 @@ pub struct Prepared {
     pub notice: Option<String>,
     /// Where the sandbox gets a copy of it.
     pub claude_json: Option<ClaudeJson>,
+    pub workspace: Option<PathBuf>,
     /// Its file resolved.
     pub log: crate::launch::Log,
 }
@@ -261,7 +262,7 @@ pub fn prepare(launch: &Launch, around: &Surroundings) -> Result<Prepared> {
             .map(|f| (f.policy.name.as_str(), words::table(&f.policy)));
         let rules = rules.as_ref().map(|(name, table)| (*name, table.as_str()));
         let asked = launch.filesystem.write.iter().cloned();
-        let mut writable: Vec<PathBuf> = workspace.into_iter().chain(asked).collect();
+        let mut writable: Vec<PathBuf> = workspace.iter().cloned().chain(asked).collect();
         writable.push(around.home.join(CLAUDE_STATE[0]));
         notice::text(rules, &writable, &launch.files.hide)
     });
@@ -283,6 +284,7 @@ pub fn prepare(launch: &Launch, around: &Surroundings) -> Result<Prepared> {
         notice,
         keep_git_config: launch.files.git_config == GitConfig::Keep,
         claude_json,
+        workspace,
         log,
     })
 }

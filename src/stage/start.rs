@@ -27,6 +27,7 @@ use super::wire::Channel;
 use super::{dbus_proxy, gh, say, signals, system};
 use crate::dns::relay::Relay;
 use crate::live::Live;
+use crate::live::control::service::Service;
 use crate::ssh_agent;
 
 /// How long all of the start may take: a tool that hangs ends in an error.
@@ -72,6 +73,8 @@ pub struct Running {
     pub bus: Option<dbus_proxy::Running>,
     /// What keeps the firewall, where there is one.
     pub live: Option<Live>,
+    /// What answers claude-isolatedctl, once the program runs.
+    pub control: Option<Service>,
     pub log: Log,
     /// Until when the program has to run; `None` once it does.
     pub start_by: Option<Instant>,
@@ -128,6 +131,7 @@ pub fn start(
             ssh_relays: Vec::new(),
             bus: None,
             live: None,
+            control: None,
             log: Log::new()?,
             start_by: Some(Instant::now() + LIMIT),
             watching: Watching::start(prepared),

@@ -13,6 +13,8 @@ mod bus;
 mod claude;
 mod claude_json;
 mod configuration;
+mod control;
+mod control_watch;
 mod controls;
 mod ctl_can_fail;
 mod ctl_check;
@@ -74,6 +76,8 @@ const SCENARIOS: &[&[Scenario]] = &[
     kills::ALL,
     refusals::ALL,
     configuration::ALL,
+    control::ALL,
+    control_watch::ALL,
     starts::ALL,
     next_start::ALL,
     workspace::ALL,

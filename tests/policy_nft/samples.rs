@@ -85,7 +85,7 @@ pub fn build(name: &str, allow: &[Allowed], home: &[&str], on_block: OnBlock) ->
     })
 }
 
-fn inputs(ruleset: &Ruleset, home: &[&str], on_block: OnBlock) -> Inputs {
+pub fn inputs(ruleset: &Ruleset, home: &[&str], on_block: OnBlock) -> Inputs {
     Inputs::new(ruleset.clone(), &firewall(home, on_block))
 }
 

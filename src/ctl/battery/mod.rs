@@ -38,6 +38,8 @@ pub struct Facts {
     pub protected_files: Vec<PathBuf>,
     /// Files in whose place no other may be put.
     pub kept: Vec<PathBuf>,
+    /// Directories of ours in which the sandbox finds nothing; none need exist.
+    pub hidden: Vec<PathBuf>,
     /// Sockets of the host that the sandbox does not show.
     pub sockets: Vec<PathBuf>,
     /// A port for the sandbox to listen on, which is free on the host.
