@@ -44,6 +44,7 @@ to_test() {
     command -v git >/dev/null 2>&1 || package git git git
     command -v curl >/dev/null 2>&1 || package curl curl curl
     /usr/bin/python3 -c 'import ensurepip' >/dev/null 2>&1 || package 'python3 python3-venv' python3 python
+    command -v tmux >/dev/null 2>&1 || package tmux tmux tmux
     command -v npm >/dev/null 2>&1 || package 'nodejs npm' 'nodejs npm' 'nodejs npm'
 }
 

@@ -2,6 +2,7 @@
 
 use std::ffi::{OsStr, OsString};
 use std::path::{Path, PathBuf};
+use std::str::FromStr;
 
 use anyhow::{Context, Result, bail, ensure};
 use ipnetwork::IpNetwork;
@@ -10,6 +11,7 @@ use crate::cli::{self, DryRun, Options, Parsed};
 use crate::config::environment::FIREWALL_VARIABLE;
 use crate::config::{self, Config};
 use crate::dest::Destination;
+use crate::live::ports::Asked;
 use crate::sandbox::workspace;
 
 pub mod services;
@@ -80,6 +82,7 @@ pub struct Firewall {
     pub home: Vec<IpNetwork>,
     pub on_block: OnBlock,
     pub netns: Netns,
+    pub ports: Asked,
 }
 
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -140,6 +143,7 @@ pub fn resolve(args: Vec<OsString>, env: &Environment, cwd: &Path) -> Result<Req
     for entry in &options.allow {
         config.allow.push(allow(entry)?);
     }
+    let ports = ports(&options, std::mem::take(&mut config.ports))?;
     if let Some(name) = &options.policy {
         config.policy = policy(name, cwd)?;
     }
@@ -158,11 +162,18 @@ pub fn resolve(args: Vec<OsString>, env: &Environment, cwd: &Path) -> Result<Req
             home: config.home,
             on_block: config.on_block,
             netns: config.netns,
+            ports,
         }),
         Some(off) => {
             warnings.extend(off.warning());
             if options.policy.is_some() || !options.allow.is_empty() {
                 warnings.push("without a firewall --policy and --allow do nothing".into());
+            }
+            if !ports.is_empty() {
+                warnings.push(
+                    "without a firewall publish and host-ports do nothing: the ports are the host's own"
+                        .into(),
+                );
             }
             None
         }
@@ -253,6 +264,31 @@ fn allow(entry: &OsStr) -> Result<Destination> {
         .to_str()
         .with_context(|| format!("--allow: `{}` is not UTF-8", entry.to_string_lossy()))?;
     text.parse().context("--allow")
+}
+
+/// The configured ports, then those of the command line, each once.
+fn ports(options: &Options, configured: Asked) -> Result<Asked> {
+    let mut ports = Asked::default();
+    let publish = configured.publish.into_iter().map(Ok);
+    for entry in publish.chain(options.publish.iter().map(|e| port("--publish", e))) {
+        once(&mut ports.publish, entry?);
+    }
+    let host_ports = configured.host_ports.into_iter().map(Ok);
+    for entry in host_ports.chain(options.host_ports.iter().map(|e| port("--host-port", e))) {
+        once(&mut ports.host_ports, entry?);
+    }
+    Ok(ports)
+}
+
+fn port<T: FromStr<Err = anyhow::Error>>(option: &'static str, entry: &OsStr) -> Result<T> {
+    // What is not UTF-8 is no port either.
+    entry.to_string_lossy().parse().context(option)
+}
+
+fn once<T: PartialEq>(list: &mut Vec<T>, entry: T) {
+    if !list.contains(&entry) {
+        list.push(entry);
+    }
 }
 
 fn policy(name: &OsStr, cwd: &Path) -> Result<PolicyName> {

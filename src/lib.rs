@@ -2,7 +2,8 @@
 //!
 //! Data flows one way: [`cli`] and [`config`] give a [`launch::Launch`], [`host`] says what the host is attached to,
 //! [`policy`] turns both into ordered rules and an nftables document, [`nf`] turns the document into netlink messages,
-//! [`sandbox`] gives the bwrap command line and the seccomp filter. Only [`stage`] acts on the system.
+//! [`sandbox`] gives the bwrap command line and the seccomp filter. Only [`stage`] acts on the system, and
+//! [`live`], the parts that work while the program runs.
 //! [`ctl`] is the second binary, `claude-isolatedctl`, which looks at all that from outside and from inside.
 
 pub mod cli;

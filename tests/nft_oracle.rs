@@ -3,8 +3,14 @@
 
 #[path = "nft_oracle/documents.rs"]
 mod documents;
+#[path = "nft_oracle/listing.rs"]
+mod listing;
 #[path = "nft_oracle/namespace.rs"]
 mod namespace;
+#[path = "nft_oracle/random.rs"]
+mod random;
+#[path = "nft_oracle/update.rs"]
+mod update;
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;

@@ -83,6 +83,7 @@ fn policy(ruleset: &Ruleset) -> Policy {
         home: vec!["192.168.20.0/24".parse().unwrap()],
         on_block: OnBlock::Drop,
         netns: Netns::Auto,
+        ports: Default::default(),
     };
     let attached = ["10.10.10.0/24", "fd43::/64", "2001:db8:1:1::/64"].map(|net| Attached {
         net: net.parse().unwrap(),

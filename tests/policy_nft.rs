@@ -1,5 +1,7 @@
 //! The policy's nftables document against the real `nft` and the real kernel, in network namespaces of the tests' own.
 
+#[path = "policy_nft/explained.rs"]
+mod explained;
 #[path = "policy_nft/inbound.rs"]
 mod inbound;
 #[path = "policy_nft/packets.rs"]

@@ -10,6 +10,7 @@ use clap::ArgMatches;
 
 /// What the command line asks for.
 #[derive(Debug, Clone, PartialEq, Eq)]
+#[expect(clippy::large_enum_variant, reason = "there is one in a process")]
 pub enum Parsed {
     Help,
     Version,
@@ -26,6 +27,8 @@ pub struct Options {
     pub exec: Option<OsString>,
     pub policy: Option<OsString>,
     pub allow: Vec<OsString>,
+    pub publish: Vec<OsString>,
+    pub host_ports: Vec<OsString>,
     pub config: Option<OsString>,
     pub dry_run: Option<DryRun>,
     pub args: Vec<OsString>,
@@ -66,6 +69,8 @@ pub fn parse(args: Vec<OsString>) -> Result<Parsed> {
         exec: one(&matches, options::EXEC),
         policy: one(&matches, options::POLICY),
         allow: all(&matches, options::ALLOW),
+        publish: all(&matches, options::PUBLISH),
+        host_ports: all(&matches, options::HOST_PORT),
         config: one(&matches, options::CONFIG),
         dry_run,
         args,

@@ -11,6 +11,8 @@ pub const SHELL: &str = "shell";
 pub const EXEC: &str = "exec";
 pub const POLICY: &str = "policy";
 pub const ALLOW: &str = "allow";
+pub const PUBLISH: &str = "publish";
+pub const HOST_PORT: &str = "host-port";
 pub const CONFIG: &str = "config";
 pub const DRY_RUN: &str = "dry-run";
 
@@ -27,11 +29,13 @@ does everything after `--`: put `--` before text that comes from elsewhere.
 
 DEST: 10.10.10.1  10.10.10.10:445/tcp  [fd43::10]:2049  192.168.7.0/28:5064-5065/udp  nas.lan:445
 Without a port every protocol is allowed, with one only that port (TCP unless it says /udp).
+PORT: 3000  53/udp  8080:80, the host's first; published also 0.0.0.0:3000, for the LAN, and auto
 
 Examples:
   claude-isolated                            claude, without the home network
   claude-isolated -p 'fix the tests'         arguments go to claude
   claude-isolated --allow nas.lan:445        the file server may be reached
+  claude-isolated --publish 3000             its web server is at localhost:3000 outside
   claude-isolated -r ~/datasets -w ~/out     more directories, read-only and writable
   claude-isolated -s                         look around inside with bash
   claude-isolated -x npm test                another program
@@ -57,6 +61,8 @@ pub fn command() -> Command {
         .arg(flag(FULL_NET, Some('F'), "No firewall: the home network stays reachable"))
         .arg(value(POLICY, None, "NAME|FILE", "Ruleset of the firewall [default: home-lan]"))
         .arg(list(ALLOW, None, "DEST", "Allow a destination that the policy blocks; repeatable"))
+        .arg(list(PUBLISH, None, "PORT", "A port of the sandbox at the host's loopback; repeatable"))
+        .arg(list(HOST_PORT, None, "PORT", "A port of the host's loopback at the sandbox's; repeatable"))
         .next_help_heading("Files")
         .arg(list(WRITE, Some('w'), "PATH", "Make PATH visible and writable; repeatable"))
         .arg(list(READ, Some('r'), "PATH", "Make PATH visible, read-only; repeatable"))

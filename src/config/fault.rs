@@ -145,7 +145,7 @@ mod tests {
             ),
             (
                 "[firewall]\ndns = 1",
-                "2: there is no key firewall.dns; the keys of [firewall] are: enabled, policy, allow, deny, home, on-block, netns",
+                "2: there is no key firewall.dns; the keys of [firewall] are: enabled, policy, allow, deny, home, on-block, netns, publish, host-ports",
             ),
             (
                 "[firewall]\nread = []",

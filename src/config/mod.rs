@@ -13,6 +13,7 @@ use ipnetwork::IpNetwork;
 
 use crate::dest::Destination;
 use crate::launch::{Files, Log, Netns, OnBlock, PolicyName, Services};
+use crate::live::ports::Asked;
 use environment::{Environment, expand};
 pub use schema::is_file;
 
@@ -29,6 +30,7 @@ pub struct Config {
     pub home: Vec<IpNetwork>,
     pub on_block: OnBlock,
     pub netns: Netns,
+    pub ports: Asked,
     /// Absolute; existed when read.
     pub write: Vec<PathBuf>,
     pub read: Vec<PathBuf>,
@@ -56,6 +58,7 @@ impl Default for Config {
             home: Vec::new(),
             on_block: OnBlock::Drop,
             netns: Netns::Auto,
+            ports: Asked::default(),
             write: Vec::new(),
             read: Vec::new(),
             nas: None,
@@ -133,6 +136,8 @@ impl Config {
         self.home.extend(firewall.home.into_iter().map(|n| n.0.0));
         set(&mut self.on_block, firewall.on_block);
         set(&mut self.netns, firewall.netns);
+        self.ports.publish.extend(firewall.publish.0);
+        self.ports.host_ports.extend(firewall.host_ports.0);
         for (key, into, paths) in [
             ("write", &mut self.write, filesystem.write),
             ("read", &mut self.read, filesystem.read),
@@ -191,6 +196,11 @@ impl Config {
         }
         set(&mut self.log.quiet, log.quiet);
     }
+}
+
+/// Whether the text of the file `path` can be read; `Err` as of [`Config::load`].
+pub fn check(path: &Path, text: &str) -> Result<()> {
+    fault::parse(path, text).map(drop)
 }
 
 /// The project whose directory is the deepest one at or above `workspace`.

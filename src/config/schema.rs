@@ -12,6 +12,7 @@ use serde::de::{self, Deserialize, Deserializer, Visitor};
 use crate::dest::{self, Destination};
 use crate::launch::files::{Cache, GitConfig};
 use crate::launch::{Dbus, Gpg, Netns, OnBlock, Services, Ssh};
+use crate::live::ports::spec::{HostPort, Publish};
 
 /// One file. What it does not say is `None` or empty.
 #[derive(Debug, Default, serde::Deserialize)]
@@ -69,6 +70,8 @@ pub struct Firewall {
     pub home: Vec<Checked<Network>>,
     pub on_block: Option<OnBlock>,
     pub netns: Option<Netns>,
+    pub publish: OneOrMore<Publish>,
+    pub host_ports: OneOrMore<HostPort>,
 }
 
 #[derive(Debug, Default, serde::Deserialize)]
@@ -154,6 +157,45 @@ impl<T: FromStr<Err = anyhow::Error>> Visitor<'_> for Check<T> {
         text.parse()
             .map(Checked)
             .map_err(|e| E::custom(format!("{e:#}")))
+    }
+}
+
+/// A list, or its only entry.
+#[derive(Debug)]
+pub struct OneOrMore<T>(pub Vec<T>);
+
+impl<T> Default for OneOrMore<T> {
+    fn default() -> Self {
+        OneOrMore(Vec::new())
+    }
+}
+
+impl<'de, T: FromStr<Err = anyhow::Error>> Deserialize<'de> for OneOrMore<T> {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        deserializer.deserialize_any(CheckAll(PhantomData))
+    }
+}
+
+struct CheckAll<T>(PhantomData<T>);
+
+impl<'de, T: FromStr<Err = anyhow::Error>> Visitor<'de> for CheckAll<T> {
+    type Value = OneOrMore<T>;
+
+    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("a list of strings, or a string")
+    }
+
+    fn visit_str<E: de::Error>(self, text: &str) -> Result<Self::Value, E> {
+        let checked = Check(PhantomData).visit_str(text)?;
+        Ok(OneOrMore(vec![checked.0]))
+    }
+
+    fn visit_seq<A: de::SeqAccess<'de>>(self, mut list: A) -> Result<Self::Value, A::Error> {
+        let mut all = Vec::new();
+        while let Some(checked) = list.next_element::<Checked<T>>()? {
+            all.push(checked.0);
+        }
+        Ok(OneOrMore(all))
     }
 }
 
@@ -371,7 +413,15 @@ mod tests {
         assert_eq!(
             sections()[0].1,
             [
-                "enabled", "policy", "allow", "deny", "home", "on-block", "netns"
+                "enabled",
+                "policy",
+                "allow",
+                "deny",
+                "home",
+                "on-block",
+                "netns",
+                "publish",
+                "host-ports"
             ]
         );
         assert!(sections().iter().all(|(_, keys)| !keys.is_empty()));

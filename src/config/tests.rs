@@ -7,6 +7,7 @@ use nix::unistd::{Uid, mkdtemp};
 use super::*;
 use crate::launch::files::{Cache, GitConfig, Variables};
 use crate::launch::{Gpg, Ssh};
+use crate::live::ports::spec::Publish;
 
 /// A private directory with a home in it, removed at the end.
 pub struct Place {
@@ -134,6 +135,10 @@ fn the_samples_of_the_example_are_valid() {
     assert_eq!(config.home.len(), 1);
     assert_eq!(config.on_block, OnBlock::Reject);
     assert_eq!(config.netns, Netns::Attach);
+    assert_eq!(
+        (config.ports.publish.len(), config.ports.host_ports.len()),
+        (4, 3)
+    );
     assert_eq!(config.nas.as_deref(), Some(Path::new("/mnt/nas")));
     assert_eq!(config.args, [""; 0]);
     assert_eq!(config.command, place.env.home.join(".local/bin/claude"));
@@ -153,7 +158,7 @@ fn later_files_win_and_lists_add_up() {
     }
     place.system(
         "[firewall]\nenabled = false\npolicy = 'attached'\nallow = ['10.0.0.1']\nhome = ['10.1.0.0/16']\n\
-         on-block = 'reject'\nnetns = 'pasta'\n\
+         on-block = 'reject'\nnetns = 'pasta'\npublish = 'auto'\nhost-ports = '5432'\n\
          [filesystem]\nwrite = ['~/a']\nread = ['~/b']\nnas = '/mnt/nas'\nhide = ['.env', '~/k']\n\
          [sandbox]\nseccomp = false\nnested = true\nssh = 'files'\ngpg = 'agent'\nusb = true\ngit-config = 'keep'\ncache = 'none'\nenv-clear = true\nenv-pass = ['A_*']\nenv-set = {X = 'y'}\n[program]\ncommand = 'codex'\nargs = ['a', 'b']\n[log]\nfile = '~/log'\nquiet = true\n",
     );
@@ -165,6 +170,10 @@ fn later_files_win_and_lists_add_up() {
         home: vec!["10.1.0.0/16".parse().unwrap()],
         on_block: OnBlock::Reject,
         netns: Netns::Pasta,
+        ports: Asked {
+            publish: vec![Publish::Auto],
+            host_ports: vec!["5432".parse().unwrap()],
+        },
         write: vec![place.env.home.join("a")],
         read: vec![place.env.home.join("b")],
         nas: Some("/mnt/nas".into()),
@@ -207,7 +216,7 @@ fn later_files_win_and_lists_add_up() {
 
     place.user(
         "[firewall]\nenabled = true\npolicy = '/p/mine'\nallow = ['10.0.0.2']\ndeny = ['10.0.0.3:22']\nhome = ['10.2.0.0/16']\n\
-         on-block = 'drop'\nnetns = 'auto'\n\
+         on-block = 'drop'\nnetns = 'auto'\npublish = ['3000', '0.0.0.0:8080:80']\nhost-ports = ['53/udp']\n\
          [filesystem]\nwrite = ['~/c']\nread = ['~']\nnas = ''\n\
          [sandbox]\nseccomp = true\nnested = false\nssh = 'agent'\ngpg = 'none'\ngh = false\ngit-config = 'restore'\ncache = 'private'\nenv-clear = false\n[program]\ncommand = '~/bin/claude'\nargs = []\n[log]\nfile = ''\nquiet = false\n",
     );
@@ -222,6 +231,12 @@ fn later_files_win_and_lists_add_up() {
         ],
         on_block: OnBlock::Drop,
         netns: Netns::Auto,
+        ports: Asked {
+            publish: ["auto", "3000", "0.0.0.0:8080:80"]
+                .map(|p| p.parse().unwrap())
+                .into(),
+            host_ports: ["5432", "53/udp"].map(|p| p.parse().unwrap()).into(),
+        },
         write: vec![place.env.home.join("a"), place.env.home.join("c")],
         read: vec![place.env.home.join("b"), place.env.home.clone()],
         nas: None,

@@ -163,6 +163,7 @@ mod tests {
             home: Vec::new(),
             on_block: OnBlock::Drop,
             netns: Netns::Auto,
+            ports: Default::default(),
         };
         let network = Network {
             addresses: ["10.10.10.50/24", "2001:db8:1:1::50/64"]

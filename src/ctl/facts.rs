@@ -12,7 +12,9 @@ use serde_json::Value;
 
 use super::battery::{Desk, Facts, routes};
 use super::destinations;
+use crate::config::directories::Directories;
 use crate::launch::{self, Environment, Firewall, Netns, OnBlock, PolicyName, Request};
+use crate::live::ports::spec::Publish;
 use crate::policy::ruleset::Shelf;
 use crate::stage::prepare::firewall::{self, Decided};
 
@@ -40,6 +42,7 @@ pub fn read(options: &[OsString], program: &Path, desk: Desk) -> Result<Facts> {
         home: Vec::new(),
         on_block: OnBlock::Drop,
         netns: Netns::Auto,
+        ports: Default::default(),
     });
     let configuration = [environment.user_config(), environment.system_config];
     let parents = configuration.iter().filter_map(|file| file.parent());
@@ -75,14 +78,18 @@ pub fn read(options: &[OsString], program: &Path, desk: Desk) -> Result<Facts> {
     let mut sockets = listening(&sockets);
     sockets.retain(|path| !mounts.show(path));
     sockets.truncate(MAX_SOCKETS);
+    let variable = |name: &str| std::env::var_os(name);
+    let directories = Directories::new(variable, &environment.home, environment.uid);
     Ok(Facts {
         namespaces,
         home: environment.home,
         protected_directories,
         protected_files,
         kept,
+        hidden: vec![directories.runtime, directories.state],
         sockets,
         listen: TcpListener::bind("127.0.0.1:0")?.local_addr()?.port(),
+        auto: firewall.ports.publish.contains(&Publish::Auto),
         desk,
         targets: destinations::targets(&policy, &network, &inputs.attached),
         internet: routes(),
@@ -182,8 +189,9 @@ fn listening(text: &str) -> Vec<PathBuf> {
     let path = |line: &str| {
         let mut fields = line.split_whitespace();
         let flags = fields.nth(3)?;
-        let path = line.split_once(" /")?.1;
-        (flags == ACCEPTS).then(|| Path::new("/").join(path))
+        let path = Path::new("/").join(line.split_once(" /")?.1);
+        // Our own control sockets: a name that is another file for each process. Their directory is looked at.
+        (flags == ACCEPTS && !path.starts_with("/proc/self")).then_some(path)
     };
     let mut found: Vec<PathBuf> = text.lines().filter_map(path).collect();
     found.sort();
@@ -225,6 +233,7 @@ mod tests {
             0: 00000002 00000000 00010000 0001 01 1 /run/dbus/system bus\n\
             0: 00000002 00000000 00010000 0001 01 2 @/tmp/.X11-unix/X0\n\
             0: 00000003 00000000 00000000 0001 03 3 /run/dbus/connected\n\
+            0: 00000002 00000000 00010000 0001 01 5 /proc/self/fd/12/.abcdef.new\n\
             0: 00000002 00000000 00010000 0001 01 4\n";
         assert_eq!(listening(text), [Path::new("/run/dbus/system bus")]);
     }

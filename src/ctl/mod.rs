@@ -1,12 +1,14 @@
 //! `claude-isolatedctl`: what concerns the tool and not one launch.
 //!
-//! [`verify`] starts a sandbox and runs the [`battery`] in it; [`check`] looks at the host.
+//! [`verify`] starts a sandbox and runs the [`battery`] in it; [`check`] looks at the host; [`live`] asks and changes
+//! sandboxes that are running.
 
 pub mod battery;
 pub mod check;
 mod child;
 pub mod destinations;
 mod facts;
+pub mod live;
 pub mod report;
 mod services;
 mod terminal;
@@ -25,7 +27,7 @@ use crate::netlink::{Builder, NLM_F_REQUEST, Netlink, messages};
 
 /// A check failed, or could not be made.
 pub const EXIT_FAILED: u8 = 1;
-/// The command line cannot be understood.
+/// The command line cannot be understood, or could mean several sandboxes.
 pub const EXIT_USAGE: u8 = 2;
 
 /// The first argument with which this executable is the program inside the sandbox; what it is to know follows as JSON.
@@ -52,7 +54,9 @@ pub fn main() -> ExitCode {
             options: options(given),
         }),
         Some(("check", given)) => check::run(given.get_flag("json")),
-        _ => unreachable!("clap requires one of the subcommands"),
+        other => other
+            .and_then(|(name, given)| live::command::run(name, given))
+            .unwrap_or_else(|| unreachable!("clap requires one of the subcommands")),
     })
 }
 
@@ -73,8 +77,10 @@ fn command() -> Command {
         .help("Options of claude-isolated for the sandbox that is verified");
     Command::new("claude-isolatedctl")
         .version(env!("CARGO_PKG_VERSION"))
-        .about("Proves and explains what claude-isolated does on this machine")
-        .after_help("Exit status: 0 all is well, 1 a check failed, 2 the command line is wrong")
+        .about("Shows, explains and changes what claude-isolated does on this machine")
+        .after_help(
+            "Exit status: 0 all is well, 1 it failed, 2 the command line is wrong or could mean several sandboxes",
+        )
         .subcommand_required(true)
         .subcommand(
             Command::new("verify")
@@ -90,6 +96,7 @@ fn command() -> Command {
                 .about("Look at what the sandbox needs of this machine; sends nothing")
                 .arg(json),
         )
+        .subcommands(live::command::commands())
 }
 
 fn options(given: &ArgMatches) -> Vec<OsString> {
@@ -127,7 +134,8 @@ fn finish(outcome: Result<bool>) -> ExitCode {
         Ok(false) => ExitCode::from(EXIT_FAILED),
         Err(e) => {
             let _ = writeln!(std::io::stderr(), "claude-isolatedctl: {e:#}");
-            ExitCode::from(EXIT_FAILED)
+            let unclear = e.downcast_ref::<live::Ambiguous>().is_some();
+            ExitCode::from(if unclear { EXIT_USAGE } else { EXIT_FAILED })
         }
     }
 }

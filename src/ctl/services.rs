@@ -85,7 +85,8 @@ pub struct Caller {
 }
 
 impl Caller {
-    pub fn start(port: u16) -> Result<Self> {
+    /// `auto`: the host's loopback is meant to have it.
+    pub fn start(port: u16, auto: bool) -> Result<Self> {
         let network = Network::read().context("cannot read the host's networks")?;
         let own = network.addresses.iter().map(|address| address.addr.ip());
         let usable = |ip: &IpAddr| match ip {
@@ -93,6 +94,7 @@ impl Caller {
             IpAddr::V6(ip) => !ip.is_unicast_link_local(),
         };
         let mut addresses: Vec<IpAddr> = own.filter(usable).collect();
+        addresses.retain(|ip| !(auto && ip.is_loopback()));
         // The host's loopback addresses first, then those of its networks.
         addresses.sort_by_key(|ip| !ip.is_loopback());
         addresses.dedup();

@@ -46,7 +46,7 @@ pub fn run(asked: &Asked) -> Result<bool> {
     let mut sandbox = Command::new(&program);
     sandbox.args(&asked.options).arg("-x").arg(&own);
     sandbox.args([BATTERY_FLAG, &text]);
-    let caller = Caller::start(facts.listen)?;
+    let caller = Caller::start(facts.listen, facts.auto)?;
     let mut checks = battery(&mut sandbox)?;
     checks.extend(caller.end());
     let report = Report::new(checks);

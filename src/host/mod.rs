@@ -1,4 +1,4 @@
-//! What the host is attached to: links, addresses, routes and resolvers, read once at launch.
+//! What the host is attached to: links, addresses, routes and resolvers, as they are when they are read.
 
 pub mod attached;
 pub mod names;

@@ -27,6 +27,15 @@ pub struct Uplink {
     pub device: String,
 }
 
+impl Uplink {
+    /// Those that the sandbox's interface gets.
+    pub fn addresses(&self) -> Vec<IpAddr> {
+        let v4 = self.v4.map(|family| family.addr.into());
+        let v6 = self.v6.map(|family| family.addr.into());
+        v4.into_iter().chain(v6).collect()
+    }
+}
+
 /// The gateway is always another address within `addr/prefix`: pasta of 2025 exits where the kernel refuses the route,
 /// the one of 2023 widens the prefix until it holds both.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

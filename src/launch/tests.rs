@@ -39,6 +39,7 @@ fn default_launch() -> Launch {
             home: vec![],
             on_block: OnBlock::Drop,
             netns: Netns::Auto,
+            ports: Asked::default(),
         }),
         filesystem: Filesystem::default(),
         seccomp: true,
@@ -267,4 +268,34 @@ fn each_bad_option_names_itself() {
     };
     assert_eq!(refused("--allow"), "--allow: `\u{fffd}` is not UTF-8");
     assert_eq!(refused("--policy"), "--policy: `\u{fffd}` is not UTF-8");
+}
+
+#[test]
+fn ports_of_the_file_and_of_the_command_line_each_once() {
+    let place = Place::new();
+    place.user("[firewall]\npublish = ['3000']\nhost-ports = '5432'");
+    let args = [
+        "--publish",
+        "auto",
+        "--publish=3000/tcp",
+        "--host-port",
+        "53/udp",
+    ];
+    let ports = place.launch(&args).firewall.unwrap().ports;
+    let shown: Vec<String> = ports.publish.iter().map(ToString::to_string).collect();
+    assert_eq!(shown, ["3000", "auto"]);
+    let shown: Vec<String> = ports.host_ports.iter().map(ToString::to_string).collect();
+    assert_eq!(shown, ["5432", "53/udp"]);
+    let error = place.refusal(&["--publish", "70000"]);
+    assert!(error.starts_with("--publish: bad port `70000`"), "{error}");
+    let error = place.refusal(&["--host-port", "10.0.0.1:80"]);
+    assert!(error.starts_with("--host-port: bad port"), "{error}");
+    let open = place.launch(&["-F"]);
+    assert!(
+        open.warnings
+            .iter()
+            .any(|w| w.contains("publish and host-ports do nothing"))
+    );
+    place.user("");
+    assert!(place.launch(&["-F"]).warnings.is_empty());
 }

@@ -164,6 +164,7 @@ mod tests {
             home: vec![],
             on_block: OnBlock::Drop,
             netns: Netns::Auto,
+            ports: Default::default(),
         };
         Inputs::new(ruleset, &firewall)
     }

@@ -109,6 +109,11 @@ impl Keeper {
         &self.policy
     }
 
+    /// The table that is loaded.
+    pub fn loaded(&self) -> &Ruleset {
+        &self.loaded
+    }
+
     /// What the policy is made from, or will be where everything is closed.
     pub fn inputs(&self) -> &Inputs {
         &self.inputs

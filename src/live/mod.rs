@@ -4,9 +4,12 @@
 //! thread and sleeps while nothing happens.
 
 pub mod blocked;
+pub mod control;
 pub mod entries;
 pub mod host;
 pub mod keeper;
+pub mod ports;
+pub mod protocol;
 pub mod wishes;
 
 use std::net::IpAddr;
@@ -23,12 +26,15 @@ use crate::host::names::{LookUps, name};
 use crate::host::{Network, attached::attached};
 use host::Watch;
 pub use keeper::{Changed, Host, Keeper, Outcome};
+use ports::Ports;
 pub use wishes::{Answer, Ticket};
 use wishes::{Wish, Wishes};
 
 const RESOLV_CONF: &str = "/etc/resolv.conf";
 /// So long the host is not read again after it was, or as long as that took: announcements come in bursts.
 const PAUSE: Duration = Duration::from_millis(3);
+/// A run that is shorter need not pay for it.
+const SHORT: Duration = Duration::from_millis(20);
 /// How often names of entries are resolved again.
 const NAMES_EVERY: Duration = Duration::from_secs(300);
 /// How long after a change of the network its resolvers are there.
@@ -38,6 +44,7 @@ const AFTER: Duration = Duration::from_secs(1);
 /// the program has to be ended.
 pub struct Live {
     pub keeper: Keeper,
+    pub ports: Ports,
     /// What was blocked.
     pub blocked: Option<blocked::Log>,
     getent: Option<PathBuf>,
@@ -56,9 +63,10 @@ pub struct Live {
 
 impl Live {
     /// Nothing else is set up before the program runs. `getent` resolves names.
-    pub fn new(keeper: Keeper, getent: Option<PathBuf>) -> Self {
+    pub fn new(keeper: Keeper, getent: Option<PathBuf>, ports: Ports) -> Self {
         Self {
             keeper,
+            ports,
             blocked: None,
             getent,
             watch: None,
@@ -72,11 +80,11 @@ impl Live {
         }
     }
 
-    /// The program runs: follows the network from now on, and catches up with what it missed since the start.
-    pub fn started(&mut self, now: Instant) -> Result<()> {
-        self.read_at = Some(now);
+    /// The program runs: the network is followed from a moment later on, catching up with what was missed since the
+    /// start.
+    pub fn started(&mut self, now: Instant) {
+        self.read_at = Some(now + SHORT);
         self.plan_names(now + NAMES_EVERY);
-        self.tick(now)
     }
 
     /// Allows a destination, until then or for good. The answer comes by [`Live::answers`], at once where no name has to
@@ -113,6 +121,13 @@ impl Live {
         std::mem::take(&mut self.network_changed)
     }
 
+    /// The run is known by this id.
+    pub fn name_run(&mut self, id: &str) {
+        if let Some(log) = &mut self.blocked {
+            log.name_run(id);
+        }
+    }
+
     /// What to wait for; another set after each call that changes something.
     pub fn interests(&self) -> impl Iterator<Item = (BorrowedFd<'_>, PollFlags)> {
         let watch = self
@@ -126,6 +141,7 @@ impl Live {
             .chain(blocked)
             .chain(names)
             .chain(self.wishes.interests())
+            .chain(self.ports.interests())
     }
 
     /// When [`Live::tick`] has something to do even if no descriptor is ready; `None` while there is nothing to wait for.
@@ -138,6 +154,7 @@ impl Live {
             names,
             self.names_at,
             self.wishes.deadline(),
+            self.ports.deadline(),
         ]
         .into_iter()
         .flatten()
@@ -146,6 +163,9 @@ impl Live {
 
     /// Serves a descriptor that is ready; one that is not ours is passed over.
     pub fn ready(&mut self, fd: RawFd, now: Instant) -> Result<()> {
+        if self.ports.ready(fd, now) {
+            return Ok(());
+        }
         if let Some(log) = &mut self.blocked
             && log.ready(fd, self.keeper.policy(), now)
         {
@@ -168,6 +188,7 @@ impl Live {
 
     /// Does what is due by `now`.
     pub fn tick(&mut self, now: Instant) -> Result<()> {
+        self.ports.tick(now);
         let rested = self.rested.is_none_or(|at| at <= now);
         if self.keeper.retry(now) || (rested && self.read_at.is_some_and(|at| at <= now)) {
             self.follow(now)?;
@@ -195,9 +216,11 @@ impl Live {
                     gateways: network.gateways(),
                     resolvers: self.resolvers(),
                 };
-                self.keeper.host(Ok(host), now)?;
-                // Before the first reading nothing is known to have changed.
-                let changed = self.network.as_ref().is_some_and(|old| *old != network);
+                let outcome = self.keeper.host(Ok(host), now)?;
+                // At the first reading, what the table was made for at the start is all that is known of before.
+                let known = self.network.as_ref();
+                let changed =
+                    known.map_or(outcome != Outcome::Unchanged, |known| *known != network);
                 self.network = Some(network);
                 if changed {
                     self.network_changed = true;

@@ -2,6 +2,7 @@
 
 use anyhow::{Context, Result};
 
+use super::messages;
 use super::uapi::*;
 use crate::netlink::{Builder, NLM_F_ACK, NLM_F_REQUEST};
 
@@ -84,9 +85,6 @@ impl Open {
 /// The batch that destroys a table.
 pub fn destroy(table: &str, seq: u32) -> Result<Batch> {
     let mut open = Open::new(seq);
-    let what = || format!("removal of table {table}");
-    open.message(NFT_MSG_DELTABLE, 0, what, |b| {
-        b.attr_str(NFTA_TABLE_NAME, table)
-    })?;
+    messages::delete_table(&mut open, table)?;
     Ok(open.close())
 }

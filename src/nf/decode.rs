@@ -2,9 +2,9 @@
 
 use anyhow::{Context, Result, bail, ensure};
 
-use super::elements::{self, Bound};
 use super::expr;
-use super::ruleset::{BaseChain, Expr, Hook, KeyType, Rule, Set, SetKind};
+use super::listing::ListedRule;
+use super::ruleset::{BaseChain, Hook, KeyType, Rule, Set, SetKind};
 use super::uapi::*;
 use crate::netlink::attributes;
 
@@ -178,8 +178,8 @@ pub fn set_userdata() -> [u8; 6] {
     ]
 }
 
-/// Adds the elements of one message to `found`.
-pub fn elements(payload: &[u8], key: KeyType, found: &mut Vec<Bound>) -> Result<()> {
+/// Hands the content of each element of one message to `take`.
+pub fn each_element(payload: &[u8], mut take: impl FnMut(&[u8]) -> Result<()>) -> Result<()> {
     let Some(a) = Attrs::of_message(payload)? else {
         bail!("elements of another family");
     };
@@ -189,10 +189,8 @@ pub fn elements(payload: &[u8], key: KeyType, found: &mut Vec<Bound>) -> Result<
         NFTA_SET_ELEM_LIST_ELEMENTS,
     ])?;
     let list = a.get(NFTA_SET_ELEM_LIST_ELEMENTS).unwrap_or_default();
-    for (_, element) in attributes(list)? {
-        found.push(elements::decode(key, element)?);
-    }
-    Ok(())
+    let mut elements = attributes(list)?.into_iter();
+    elements.try_for_each(|(_, element)| take(element))
 }
 
 /// A chain's name and hook; `None` when it belongs to another table.
@@ -245,7 +243,7 @@ fn base_chain(a: &Attrs<'_>) -> Result<Option<BaseChain>> {
 }
 
 /// A rule and its chain's name; `None` when it belongs to another table.
-pub fn rule(payload: &[u8], table: &str) -> Result<Option<(String, Rule)>> {
+pub fn rule(payload: &[u8], table: &str) -> Result<Option<(String, ListedRule)>> {
     let Some(a) = Attrs::of_message(payload)? else {
         return Ok(None);
     };
@@ -257,7 +255,7 @@ pub fn rule(payload: &[u8], table: &str) -> Result<Option<(String, Rule)>> {
     Ok(Some((chain, rule)))
 }
 
-fn rule_content(a: &Attrs<'_>) -> Result<Rule> {
+fn rule_content(a: &Attrs<'_>) -> Result<ListedRule> {
     a.only(&[
         NFTA_RULE_TABLE,
         NFTA_RULE_CHAIN,
@@ -267,13 +265,18 @@ fn rule_content(a: &Attrs<'_>) -> Result<Rule> {
         NFTA_RULE_USERDATA,
         NFTA_RULE_PAD,
     ])?;
-    let exprs: Result<Vec<Expr>> = attributes(a.get(NFTA_RULE_EXPRESSIONS).unwrap_or_default())?
-        .into_iter()
-        .map(|(_, content)| expr::decode(content))
-        .collect();
-    Ok(Rule {
-        exprs: exprs?,
-        comment: a.get(NFTA_RULE_USERDATA).map(comment).transpose()?,
+    let (mut exprs, mut counters) = (Vec::new(), Vec::new());
+    for (_, content) in attributes(a.get(NFTA_RULE_EXPRESSIONS).unwrap_or_default())? {
+        exprs.push(expr::decode(content)?);
+        counters.extend(expr::count(content)?);
+    }
+    Ok(ListedRule {
+        rule: Rule {
+            exprs,
+            comment: a.get(NFTA_RULE_USERDATA).map(comment).transpose()?,
+        },
+        handle: be64(a.need(NFTA_RULE_HANDLE)?)?,
+        counters,
     })
 }
 

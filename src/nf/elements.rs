@@ -4,12 +4,14 @@
 //! `NFT_SET_ELEM_INTERVAL_END` is the first value after an interval. nft starts each set with an end at 0, where no
 //! interval starts at 0, and gives an interval up to the highest value no end, but a note to itself in the user data.
 
-use anyhow::{Result, bail, ensure};
+use anyhow::{Context, Result, bail, ensure};
 
-use super::decode::{Attrs, be32};
+use super::decode::{Attrs, be32, be64};
+use super::expr_stateful::stateful;
+use super::listing::Element;
 use super::ruleset::{Interval, KeyType};
 use super::uapi::*;
-use crate::netlink::{Builder, attributes};
+use crate::netlink::Builder;
 
 /// The user data of the start of an interval that has no end element.
 const OPEN: [u8; 6] = {
@@ -82,37 +84,56 @@ pub fn encode(b: &mut Builder, key: KeyType, bound: Bound, n: u16) -> Result<()>
     })
 }
 
-/// Reads one element.
+/// Reads one element of a set of intervals.
 pub fn decode(key: KeyType, payload: &[u8]) -> Result<Bound> {
-    let (mut value, mut flags, mut open) = (None, 0, false);
-    for (kind, content) in attributes(payload)? {
-        match kind {
-            NFTA_SET_ELEM_KEY => {
-                let data = Attrs::read(content)?;
-                data.only(&[NFTA_DATA_VALUE])?;
-                let bytes = data.need(NFTA_DATA_VALUE)?;
-                ensure!(bytes.len() == key.width(), "key of {} bytes", bytes.len());
-                value = Some(bytes.iter().fold(0, |v, b| v << 8 | u128::from(*b)));
-            }
-            NFTA_SET_ELEM_FLAGS => flags = be32(content)?,
-            NFTA_SET_ELEM_USERDATA => {
-                ensure!(content == OPEN, "element with a comment");
-                open = true;
-            }
-            NFTA_SET_ELEM_PAD => {}
-            other => bail!("element attribute {other} is not one of ours"),
-        }
-    }
+    let a = Attrs::read(payload)?;
+    let attributes = [
+        NFTA_SET_ELEM_KEY,
+        NFTA_SET_ELEM_FLAGS,
+        NFTA_SET_ELEM_USERDATA,
+        NFTA_SET_ELEM_PAD,
+    ];
+    a.only(&attributes).context("element")?;
+    let flags = a.get(NFTA_SET_ELEM_FLAGS).map_or(Ok(0), be32)?;
+    let open = a.get(NFTA_SET_ELEM_USERDATA);
+    ensure!(
+        open.is_none_or(|content| content == OPEN),
+        "element with a comment"
+    );
     let kind = match (flags, open) {
-        (0, false) => BoundKind::Start,
-        (0, true) => BoundKind::OpenStart,
-        (NFT_SET_ELEM_INTERVAL_END, false) => BoundKind::End,
+        (0, None) => BoundKind::Start,
+        (0, Some(_)) => BoundKind::OpenStart,
+        (NFT_SET_ELEM_INTERVAL_END, None) => BoundKind::End,
         _ => bail!("element flags {flags:#x} are not ours"),
     };
-    let Some(value) = value else {
-        bail!("element without a key");
-    };
+    let value = value(key, &a)?;
     Ok(Bound { value, kind })
+}
+
+/// Reads one element of a dynamic set.
+pub fn decode_dynamic(key: KeyType, payload: &[u8]) -> Result<Element> {
+    let a = Attrs::read(payload)?;
+    let attributes = [
+        NFTA_SET_ELEM_KEY,
+        NFTA_SET_ELEM_TIMEOUT,
+        NFTA_SET_ELEM_EXPIRATION,
+        NFTA_SET_ELEM_EXPR,
+        NFTA_SET_ELEM_PAD,
+    ];
+    a.only(&attributes).context("element")?;
+    Ok(Element {
+        value: value(key, &a)?,
+        limit: stateful(a.need(NFTA_SET_ELEM_EXPR)?)?,
+        expires: a.get(NFTA_SET_ELEM_EXPIRATION).map_or(Ok(0), be64)?,
+    })
+}
+
+fn value(key: KeyType, a: &Attrs<'_>) -> Result<u128> {
+    let data = Attrs::read(a.need(NFTA_SET_ELEM_KEY)?)?;
+    data.only(&[NFTA_DATA_VALUE])?;
+    let bytes = data.need(NFTA_DATA_VALUE)?;
+    ensure!(bytes.len() == key.width(), "key of {} bytes", bytes.len());
+    Ok(bytes.iter().fold(0, |v, b| v << 8 | u128::from(*b)))
 }
 
 /// The intervals of a set's elements, in whatever order the kernel gave them.
@@ -148,6 +169,7 @@ pub fn intervals(key: KeyType, mut found: Vec<Bound>) -> Result<Vec<Interval>> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::netlink::attributes;
 
     fn round_trip(key: KeyType, elements: &[Interval]) {
         let mut found = Vec::new();

@@ -3,47 +3,29 @@
 use anyhow::{Result, ensure};
 
 use super::batch::{Batch, Open};
-use super::decode::{DYNAMIC, rule_userdata, set_userdata};
-use super::ruleset::{Chain, Hook, Rule, Ruleset, Set, SetKind};
-use super::uapi::*;
-use super::{elements, expr};
-use crate::netlink::{Builder, NLM_F_APPEND, NLM_F_CREATE, NLM_F_EXCL};
+use super::ruleset::{Ruleset, Set};
+use super::{elements, messages};
 
 /// A batch is closed when it has reached this size. The send buffer holds about 200 KB (`net.core.wmem_default`), and
 /// the kernel counts more than the bytes against it.
 const BATCH_BYTES: usize = 100_000;
-/// One attribute holds all elements of a message and is at most 65 535 bytes.
-const ELEMENTS_BYTES: usize = 48_000;
 /// What the send buffer is sure to take.
-const BATCH_MAX: usize = 180_000;
+pub const BATCH_MAX: usize = 180_000;
 
 /// Encodes a ruleset: one batch where it fits; else the table and its sets, then elements, chains and rules last, so
 /// that no rule is ever there with a set that is not full.
 ///
 /// `Err` when the chains do not fit one batch (about 180 KB).
 pub fn encode(ruleset: &Ruleset) -> Result<Vec<Batch>> {
-    encode_after(ruleset, None)
-}
-
-/// The same, into an open batch of other messages.
-pub fn encode_after(ruleset: &Ruleset, open: Option<Open>) -> Result<Vec<Batch>> {
     let mut e = Encoder {
-        ruleset,
+        table: &ruleset.table,
         done: Vec::new(),
-        open,
+        open: None,
         seq: 1,
     };
-    e.message(
-        NFT_MSG_NEWTABLE,
-        NLM_F_CREATE | NLM_F_EXCL,
-        || format!("table {}", ruleset.table),
-        |b| {
-            b.attr_str(NFTA_TABLE_NAME, &ruleset.table)?;
-            b.attr_be32(NFTA_TABLE_FLAGS, 0)
-        },
-    )?;
+    messages::new_table(e.open(), &ruleset.table)?;
     for (set, id) in ruleset.sets.iter().zip(1..) {
-        e.set(set, id)?;
+        messages::new_set(e.open(), &ruleset.table, set, id)?;
     }
     for set in &ruleset.sets {
         e.elements(set)?;
@@ -52,12 +34,9 @@ pub fn encode_after(ruleset: &Ruleset, open: Option<Open>) -> Result<Vec<Batch>>
     if !e.done.is_empty() || e.len() > BATCH_BYTES / 2 {
         e.close();
     }
-    let chains = &ruleset.chains;
-    chains.iter().try_for_each(|chain| e.chain(chain))?;
-    for chain in chains {
-        for (n, rule) in chain.rules.iter().enumerate() {
-            e.rule(chain, n + 1, rule)?;
-        }
+    // A transaction of nothing is not confirmed by the kernel.
+    if !ruleset.chains.is_empty() {
+        chains(e.open(), ruleset)?;
     }
     e.close();
     let last = e.done.last().map_or(0, |b| b.bytes.len());
@@ -68,28 +47,64 @@ pub fn encode_after(ruleset: &Ruleset, open: Option<Open>) -> Result<Vec<Batch>>
     Ok(e.done)
 }
 
+/// One batch that puts the ruleset in the place of whatever the table holds; a table that is not there is no error.
+///
+/// `Err` when it does not fit one transaction.
+pub fn replacement(ruleset: &Ruleset) -> Result<Batch> {
+    let table = &ruleset.table;
+    let mut open = Open::new(1);
+    // Deleting a table that is not there would be an error, adding one that is is none.
+    messages::same_table(&mut open, table)?;
+    messages::delete_table(&mut open, table)?;
+    messages::new_table(&mut open, table)?;
+    for (set, id) in ruleset.sets.iter().zip(1..) {
+        messages::new_set(&mut open, table, set, id)?;
+    }
+    for set in &ruleset.sets {
+        let leading = elements::leading(set.intervals());
+        messages::add_elements(&mut open, table, set, leading, set.intervals())?;
+    }
+    chains(&mut open, ruleset)?;
+    fitting(open)
+}
+
+/// `Err` when the batch does not fit one transaction.
+pub fn fitting(open: Open) -> Result<Batch> {
+    let size = open.size();
+    ensure!(
+        size <= BATCH_MAX,
+        "it takes {size} bytes; one transaction of nf_tables holds {BATCH_MAX}"
+    );
+    Ok(open.close())
+}
+
+fn chains(open: &mut Open, ruleset: &Ruleset) -> Result<()> {
+    for chain in &ruleset.chains {
+        messages::new_chain(open, &ruleset.table, chain)?;
+    }
+    for chain in &ruleset.chains {
+        for (n, rule) in chain.rules.iter().enumerate() {
+            messages::new_rule(open, &ruleset.table, chain, n + 1, rule, None)?;
+        }
+    }
+    Ok(())
+}
+
 struct Encoder<'a> {
-    ruleset: &'a Ruleset,
+    table: &'a str,
     done: Vec<Batch>,
     open: Option<Open>,
     seq: u32,
 }
 
 impl Encoder<'_> {
-    fn len(&self) -> usize {
-        self.open.as_ref().map_or(0, |o| o.size())
+    fn open(&mut self) -> &mut Open {
+        let seq = self.seq;
+        self.open.get_or_insert_with(|| Open::new(seq))
     }
 
-    fn message(
-        &mut self,
-        kind: u16,
-        flags: u16,
-        what: impl FnOnce() -> String,
-        fill: impl FnOnce(&mut Builder) -> Result<()>,
-    ) -> Result<()> {
-        let seq = self.seq;
-        let open = self.open.get_or_insert_with(|| Open::new(seq));
-        open.message(kind, flags, what, fill)
+    fn len(&self) -> usize {
+        self.open.as_ref().map_or(0, |o| o.size())
     }
 
     fn close(&mut self) {
@@ -100,100 +115,16 @@ impl Encoder<'_> {
         }
     }
 
-    fn set(&mut self, set: &Set, id: u32) -> Result<()> {
-        let ruleset = self.ruleset;
-        let what = || format!("set {}", set.name);
-        self.message(NFT_MSG_NEWSET, NLM_F_CREATE, what, |b| {
-            b.attr_str(NFTA_SET_TABLE, &ruleset.table)?;
-            b.attr_str(NFTA_SET_NAME, &set.name)?;
-            let flags = match set.kind {
-                SetKind::Intervals(_) => NFT_SET_INTERVAL,
-                SetKind::Dynamic { .. } => DYNAMIC,
-            };
-            b.attr_be32(NFTA_SET_FLAGS, flags)?;
-            b.attr_be32(NFTA_SET_KEY_TYPE, set.key.number())?;
-            b.attr_be32(NFTA_SET_KEY_LEN, set.key.width() as u32)?;
-            b.attr_be32(NFTA_SET_ID, id)?;
-            if let SetKind::Dynamic { timeout, size } = set.kind {
-                b.nest(NFTA_SET_DESC, |b| b.attr_be32(NFTA_SET_DESC_SIZE, size))?;
-                let milliseconds = 1000 * u64::from(timeout);
-                b.attr(NFTA_SET_TIMEOUT, &milliseconds.to_be_bytes())?;
-            }
-            b.attr(NFTA_SET_USERDATA, &set_userdata())
-        })
-    }
-
     fn elements(&mut self, set: &Set) -> Result<()> {
-        let ruleset = self.ruleset;
-        // A start and an end: headers, flags of the end, both keys padded.
-        let per_interval = 32 + 2 * set.key.width().next_multiple_of(4);
         let mut leading = elements::leading(set.intervals());
-        for chunk in set.intervals().chunks(ELEMENTS_BYTES / per_interval) {
-            if self.len() + chunk.len() * per_interval > BATCH_BYTES {
+        for chunk in messages::chunks(set.key, set.intervals()) {
+            if self.len() + chunk.len() * messages::interval_bytes(set.key) > BATCH_BYTES {
                 self.close();
             }
-            let what = || {
-                let (first, last) = (chunk[0].first, chunk[chunk.len() - 1].last);
-                let (first, last) = (set.key.show(first), set.key.show(last));
-                format!("elements {first} to {last} of set {}", set.name)
-            };
-            let leading = leading.take();
-            self.message(NFT_MSG_NEWSETELEM, NLM_F_CREATE, what, |b| {
-                b.attr_str(NFTA_SET_ELEM_LIST_TABLE, &ruleset.table)?;
-                b.attr_str(NFTA_SET_ELEM_LIST_SET, &set.name)?;
-                b.nest(NFTA_SET_ELEM_LIST_ELEMENTS, |b| {
-                    let all = chunk.iter().flat_map(|i| elements::bounds(set.key, *i));
-                    for (bound, n) in leading.into_iter().chain(all).zip(1..) {
-                        elements::encode(b, set.key, bound, n)?;
-                    }
-                    Ok(())
-                })
-            })?;
+            let table = self.table;
+            messages::add_elements(self.open(), table, set, leading.take(), chunk)?;
         }
         Ok(())
-    }
-
-    fn chain(&mut self, chain: &Chain) -> Result<()> {
-        let ruleset = self.ruleset;
-        let what = || format!("chain {}", chain.name);
-        self.message(NFT_MSG_NEWCHAIN, NLM_F_CREATE, what, |b| {
-            b.attr_str(NFTA_CHAIN_TABLE, &ruleset.table)?;
-            b.attr_str(NFTA_CHAIN_NAME, &chain.name)?;
-            let Some(base) = chain.base else {
-                return Ok(());
-            };
-            b.attr_str(NFTA_CHAIN_TYPE, "filter")?;
-            let policy = if base.accept { NF_ACCEPT } else { NF_DROP };
-            b.attr_be32(NFTA_CHAIN_POLICY, policy)?;
-            b.nest(NFTA_CHAIN_HOOK, |b| {
-                let hook = match base.hook {
-                    Hook::Input => NF_INET_LOCAL_IN,
-                    Hook::Output => NF_INET_LOCAL_OUT,
-                };
-                b.attr_be32(NFTA_HOOK_HOOKNUM, hook)?;
-                b.attr_be32(NFTA_HOOK_PRIORITY, base.priority as u32)
-            })
-        })
-    }
-
-    fn rule(&mut self, chain: &Chain, n: usize, rule: &Rule) -> Result<()> {
-        let ruleset = self.ruleset;
-        let what = || match &rule.comment {
-            Some(comment) => format!("rule {n} of chain {} ({comment})", chain.name),
-            None => format!("rule {n} of chain {}", chain.name),
-        };
-        let flags = NLM_F_CREATE | NLM_F_APPEND;
-        self.message(NFT_MSG_NEWRULE, flags, what, |b| {
-            b.attr_str(NFTA_RULE_TABLE, &ruleset.table)?;
-            b.attr_str(NFTA_RULE_CHAIN, &chain.name)?;
-            b.nest(NFTA_RULE_EXPRESSIONS, |b| {
-                rule.exprs.iter().try_for_each(|x| expr::encode(b, x))
-            })?;
-            if let Some(comment) = &rule.comment {
-                b.attr(NFTA_RULE_USERDATA, &rule_userdata(comment)?)?;
-            }
-            Ok(())
-        })
     }
 }
 
@@ -201,7 +132,10 @@ impl Encoder<'_> {
 mod tests {
     use super::*;
     use crate::netlink::{NLM_F_ACK, messages};
-    use crate::nf::ruleset::{BaseChain, Expr, Interval, KeyType, Verdict};
+    use crate::nf::ruleset::{
+        BaseChain, Chain, Expr, Hook, Interval, KeyType, Rule, SetKind, Verdict,
+    };
+    use crate::nf::{decode, uapi::*};
 
     fn ruleset(elements: u128, rules: usize) -> Ruleset {
         let rule = Rule {
@@ -276,7 +210,11 @@ mod tests {
             for message in messages(&batch.bytes).unwrap() {
                 if message.kind == NFT_MSG_NEWSETELEM {
                     let key = KeyType::Ipv6Addr;
-                    crate::nf::decode::elements(message.payload, key, &mut found).unwrap();
+                    decode::each_element(message.payload, |e| {
+                        found.push(elements::decode(key, e)?);
+                        Ok(())
+                    })
+                    .unwrap();
                 }
             }
         }
@@ -290,6 +228,15 @@ mod tests {
         for pair in batches.windows(2) {
             assert_eq!(pair[1].first_seq, pair[0].last_seq() + 1);
         }
+    }
+
+    #[test]
+    fn there_is_no_empty_transaction() {
+        let mut wanted = ruleset(20_000, 0);
+        wanted.chains.clear();
+        let batches = encode(&wanted).unwrap();
+        assert!(batches.len() > 1);
+        assert!(batches.iter().all(|b| kinds(b).len() > 2));
     }
 
     #[test]

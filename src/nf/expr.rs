@@ -2,8 +2,9 @@
 
 use anyhow::{Context, Result, bail, ensure};
 
-use super::decode::{Attrs, be32, string};
+use super::decode::{Attrs, be32, be64, string};
 use super::expr_stateful as stateful;
+use super::listing::Count;
 use super::ruleset::{Base, CmpOp, Expr, MetaKey, Reject, Verdict};
 use super::uapi::*;
 use crate::netlink::Builder;
@@ -151,6 +152,19 @@ pub fn decode(payload: &[u8]) -> Result<Expr> {
     let name = string(expr.need(NFTA_EXPR_NAME)?)?;
     let attrs = Attrs::read(expr.get(NFTA_EXPR_DATA).unwrap_or_default())?;
     decode_data(name, &attrs).with_context(|| format!("{name} expression"))
+}
+
+/// What a counter expression has counted; `None` for other expressions.
+pub fn count(payload: &[u8]) -> Result<Option<Count>> {
+    let expr = Attrs::read(payload)?;
+    if string(expr.need(NFTA_EXPR_NAME)?)? != "counter" {
+        return Ok(None);
+    }
+    let a = Attrs::read(expr.need(NFTA_EXPR_DATA)?)?;
+    Ok(Some(Count {
+        packets: be64(a.need(NFTA_COUNTER_PACKETS)?)?,
+        bytes: be64(a.need(NFTA_COUNTER_BYTES)?)?,
+    }))
 }
 
 fn decode_data(name: &str, a: &Attrs<'_>) -> Result<Expr> {

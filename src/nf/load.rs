@@ -36,8 +36,6 @@ pub fn load(netlink: &Netlink, ruleset: &Ruleset) -> Result<()> {
 fn remove(talk: &mut Talk<'_>, ruleset: &Ruleset) -> Result<()> {
     let batch = destroy(&ruleset.table, 0x4000_0000)?;
     talk.transact(&batch)
-        .map_err(|failure| match failure {
-            Failure::Refused(error) | Failure::Unknown(error) => error,
-        })
+        .map_err(anyhow::Error::from)
         .with_context(|| format!("cannot remove nftables table {}", ruleset.table))
 }

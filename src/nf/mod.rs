@@ -10,12 +10,17 @@
 mod batch;
 mod compile;
 mod decode;
+mod diff;
 mod elements;
 mod encode;
 mod expr;
 mod expr_stateful;
 mod field;
+mod lcs;
+mod listing;
 mod load;
+mod messages;
+mod read;
 mod rule;
 mod ruleset;
 mod stateful;
@@ -29,7 +34,9 @@ mod verify;
 pub use batch::Batch;
 pub use compile::compile;
 pub use encode::encode;
+pub use listing::{Count, Element, ListedChain, ListedRule, ListedSet, Listing};
 pub use load::load;
+pub use read::{read_rules, read_table};
 pub use ruleset::{
     Base, BaseChain, Chain, CmpOp, Expr, Hook, Interval, KeyType, Limit, Log, MetaKey, Reject,
     Rule, Ruleset, Set, SetKind, Verdict,

@@ -239,6 +239,14 @@ pub enum Failure {
     Unknown(anyhow::Error),
 }
 
+impl From<Failure> for anyhow::Error {
+    fn from(failure: Failure) -> Self {
+        match failure {
+            Failure::Refused(error) | Failure::Unknown(error) => error,
+        }
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::confirmed;

@@ -41,12 +41,16 @@ pub const NFT_MSG_GETTABLE: u16 = message(1);
 pub const NFT_MSG_DELTABLE: u16 = message(2);
 pub const NFT_MSG_NEWCHAIN: u16 = message(3);
 pub const NFT_MSG_GETCHAIN: u16 = message(4);
+pub const NFT_MSG_DELCHAIN: u16 = message(5);
 pub const NFT_MSG_NEWRULE: u16 = message(6);
 pub const NFT_MSG_GETRULE: u16 = message(7);
+pub const NFT_MSG_DELRULE: u16 = message(8);
 pub const NFT_MSG_NEWSET: u16 = message(9);
 pub const NFT_MSG_GETSET: u16 = message(10);
+pub const NFT_MSG_DELSET: u16 = message(11);
 pub const NFT_MSG_NEWSETELEM: u16 = message(12);
 pub const NFT_MSG_GETSETELEM: u16 = message(13);
+pub const NFT_MSG_DELSETELEM: u16 = message(14);
 pub const NFT_MSG_NEWGEN: u16 = message(15);
 pub const NFT_MSG_GETGEN: u16 = message(16);
 
@@ -103,7 +107,11 @@ pub const NFTA_SET_ELEM_LIST_SET: u16 = 2;
 pub const NFTA_SET_ELEM_LIST_ELEMENTS: u16 = 3;
 pub const NFTA_SET_ELEM_KEY: u16 = 1;
 pub const NFTA_SET_ELEM_FLAGS: u16 = 3;
+/// Milliseconds, 64 bits each.
+pub const NFTA_SET_ELEM_TIMEOUT: u16 = 4;
+pub const NFTA_SET_ELEM_EXPIRATION: u16 = 5;
 pub const NFTA_SET_ELEM_USERDATA: u16 = 6;
+pub const NFTA_SET_ELEM_EXPR: u16 = 7;
 pub const NFTA_SET_ELEM_PAD: u16 = 8;
 pub const NFT_SET_ELEM_INTERVAL_END: u32 = 1;
 

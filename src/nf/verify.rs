@@ -1,36 +1,27 @@
 //! Reading a table back and comparing it with what was meant.
 
-use std::io;
-
 use anyhow::{Context, Result, bail, ensure};
-use nix::libc::EINTR;
 
 use super::decode;
-use super::elements;
+use super::read::{Elements, read};
 use super::ruleset::{BaseChain, Chain, Interval, Rule, Ruleset, Set, SetKind};
 use super::talk::Talk;
 use super::uapi::*;
 use crate::netlink::Netlink;
-
-/// How often a dump that the table changed under is asked again.
-const TRIES: usize = 10;
 
 /// Checks that the kernel's table is the ruleset, to the last expression and element; counters' values are not
 /// compared. Other tables may be there.
 ///
 /// `netlink` may have been opened in another network namespace, by another process. `Err` says what differs.
 pub fn verify(netlink: &Netlink, ruleset: &Ruleset) -> Result<()> {
-    let mut talk = Talk::new(netlink)?;
-    for _ in 0..TRIES {
-        match read(&mut talk, ruleset) {
-            Err(e) if interrupted(&e) => {}
-            found => return compare(found, ruleset),
-        }
-    }
-    bail!(
-        "nftables table {} cannot be read back: nf_tables changed {TRIES} times while it was read",
-        ruleset.table
-    )
+    again(&mut Talk::new(netlink)?, ruleset)
+}
+
+/// The same with a conversation that was begun.
+pub fn again(talk: &mut Talk<'_>, ruleset: &Ruleset) -> Result<()> {
+    let found = read(talk, &ruleset.table, Elements::Intervals)?;
+    differ(ruleset, &found.ruleset())
+        .with_context(|| format!("nftables table {} is not what was loaded", ruleset.table))
 }
 
 /// Checks that the namespace has no table but this one: a chain of another's that comes later could still rewrite the
@@ -48,112 +39,6 @@ pub fn only_table(netlink: &Netlink, ruleset: &Ruleset) -> Result<()> {
         }
         None => Ok(()),
     }
-}
-
-fn interrupted(error: &anyhow::Error) -> bool {
-    error
-        .downcast_ref::<io::Error>()
-        .is_some_and(|e| e.raw_os_error() == Some(EINTR))
-}
-
-fn compare(found: Result<Ruleset>, wanted: &Ruleset) -> Result<()> {
-    found
-        .and_then(|found| differ(wanted, &found))
-        .with_context(|| {
-            format!(
-                "nftables table {} is not what was loaded, or cannot be read back",
-                wanted.table
-            )
-        })
-}
-
-/// Reads the table named as `wanted`.
-fn read(talk: &mut Talk<'_>, wanted: &Ruleset) -> Result<Ruleset> {
-    let table = &*wanted.table;
-    let before = talk.generation()?;
-    let mut uses = 0;
-    talk.get(
-        NFT_MSG_GETTABLE,
-        |b| b.attr_str(NFTA_TABLE_NAME, table),
-        |m| {
-            uses = decode::table(m.payload)?;
-            Ok(())
-        },
-    )
-    .context("table")?;
-
-    let mut sets = Vec::new();
-    talk.dump(
-        NFT_MSG_GETSET,
-        |b| b.attr_str(NFTA_SET_TABLE, table),
-        |m| {
-            sets.extend(decode::set(m.payload, table)?);
-            Ok(())
-        },
-    )
-    .context("sets")?;
-    for set in &mut sets {
-        let SetKind::Intervals(intervals) = &mut set.kind else {
-            continue;
-        };
-        let mut found = Vec::new();
-        talk.dump(
-            NFT_MSG_GETSETELEM,
-            |b| {
-                b.attr_str(NFTA_SET_ELEM_LIST_TABLE, table)?;
-                b.attr_str(NFTA_SET_ELEM_LIST_SET, &set.name)
-            },
-            |m| decode::elements(m.payload, set.key, &mut found),
-        )
-        .and_then(|()| elements::intervals(set.key, found))
-        .map(|read| *intervals = read)
-        .with_context(|| format!("set {}", set.name))?;
-    }
-
-    let mut chains: Vec<Chain> = Vec::new();
-    talk.dump(
-        NFT_MSG_GETCHAIN,
-        |_| Ok(()),
-        |m| {
-            let chain = decode::chain(m.payload, table)?;
-            chains.extend(chain.map(|(name, base)| Chain {
-                name,
-                base,
-                rules: Vec::new(),
-            }));
-            Ok(())
-        },
-    )
-    .context("chains")?;
-    talk.dump(
-        NFT_MSG_GETRULE,
-        |b| b.attr_str(NFTA_RULE_TABLE, table),
-        |m| {
-            let Some((name, rule)) = decode::rule(m.payload, table)? else {
-                return Ok(());
-            };
-            let chain = chains.iter_mut().find(|c| c.name == name);
-            let chain = chain.with_context(|| format!("rule of unknown chain {name}"))?;
-            chain.rules.push(rule);
-            Ok(())
-        },
-    )
-    .context("rules")?;
-    // Counts what is not dumped here as well: named counters, flow tables.
-    ensure!(
-        uses == sets.len() + chains.len(),
-        "it holds {uses} objects, of which {} are sets or chains",
-        sets.len() + chains.len()
-    );
-    // The parts were read one after another: a change between two of them would go unseen.
-    if talk.generation()? != before {
-        return Err(io::Error::from_raw_os_error(EINTR).into());
-    }
-    Ok(Ruleset {
-        table: table.to_owned(),
-        sets,
-        chains,
-    })
 }
 
 /// `Err` names the first difference.

@@ -153,7 +153,7 @@ fn listed(word: &str, entries: &[Allowed], verdict: Verdict) -> Vec<Rule> {
 }
 
 /// `lab`, `lab tcp 445`.
-fn rule_name(group: &str, service: Option<Service>) -> String {
+pub(super) fn rule_name(group: &str, service: Option<Service>) -> String {
     service.map_or(group.into(), |s| format!("{group} {}", service_words(s)))
 }
 
@@ -193,7 +193,7 @@ fn members(group: &Group, inputs: &Inputs) -> Nets {
 
 /// The /56 around an on-link global prefix that is longer. A single address (a tunnel's own, say) counts as itself, and
 /// so does a shorter prefix.
-fn site(net: IpNetwork) -> Option<IpNetwork> {
+pub(super) fn site(net: IpNetwork) -> Option<IpNetwork> {
     let IpNetwork::V6(net) = net else {
         return None;
     };

@@ -5,6 +5,7 @@ mod build;
 mod decide;
 pub mod document;
 pub mod embed;
+pub mod explain;
 pub mod merge;
 #[cfg(test)]
 mod naive;

@@ -279,6 +279,7 @@ fn decide_agrees_with_a_naive_evaluation() {
             home: home.clone(),
             on_block: OnBlock::Drop,
             netns: Netns::Auto,
+            ports: Default::default(),
         };
         let ruleset = Shelf::default().load(&firewall.policy).unwrap();
         let mut addresses =
@@ -368,6 +369,7 @@ fn the_order_of_rules() {
         home: vec![],
         on_block: OnBlock::Drop,
         netns: Netns::Auto,
+        ports: Default::default(),
     };
     let ruleset = Shelf::default().load(&firewall.policy).unwrap();
     let policy = Policy::build(&Inputs::new(ruleset, &firewall));

@@ -1,6 +1,6 @@
 //! The policy in words: for people (`--dry-run`) and as values (`--dry-run=json`).
 
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 
 use super::build::service_words;
 use super::{Embedded, Match, Policy, Rule, Verdict};
@@ -15,7 +15,7 @@ const EMBEDDED: &str = "Blocked IPv4 networks are blocked as IPv6 addresses that
 const INBOUND: &str = "Packets from blocked networks are dropped, too.\n";
 
 /// A rule of `--dry-run=json`. Serialised as `{n, name, match, verdict}`.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct RuleView {
     /// From 1.
     pub n: usize,
@@ -23,11 +23,11 @@ pub struct RuleView {
     /// In words; every network is named.
     pub r#match: String,
     /// `accept`, `drop` or `reject`.
-    pub verdict: &'static str,
+    pub verdict: String,
 }
 
 /// An attached network of `--dry-run=json`.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct AttachedView {
     pub net: String,
     pub device: String,
@@ -35,7 +35,7 @@ pub struct AttachedView {
 }
 
 /// An allow entry of `--dry-run=json`; no address where its name did not resolve.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct AllowedView {
     pub entry: String,
     pub addresses: Vec<String>,
@@ -46,21 +46,19 @@ pub fn rules(policy: &Policy) -> Vec<RuleView> {
     view(policy, usize::MAX)
 }
 
+/// The same, with a few networks of each, then how many more there are.
+pub fn short_rules(policy: &Policy) -> Vec<RuleView> {
+    view(policy, SHOWN)
+}
+
 /// The rules as an aligned table, one line each: number, name, verdict, what is matched (a few networks, then how many
 /// more).
 pub fn table(policy: &Policy) -> String {
     let rows = view(policy, SHOWN).into_iter();
     let digits = policy.rules.len().to_string().len();
     let mut text = aligned(
-        rows.map(|r| {
-            vec![
-                format!("{:>digits$}", r.n),
-                r.name,
-                r.verdict.into(),
-                r.r#match,
-            ]
-        })
-        .collect(),
+        rows.map(|r| vec![format!("{:>digits$}", r.n), r.name, r.verdict, r.r#match])
+            .collect(),
     );
     let embedded = |rule: &Rule| matches!(&rule.matches, Match::To { nets, embedded: Embedded::Yes, .. } if !nets.v4.is_empty());
     if policy.rules.iter().any(embedded) {
@@ -113,7 +111,7 @@ fn view(policy: &Policy, shown: usize) -> Vec<RuleView> {
         n: i + 1,
         name: rule.name.clone(),
         r#match: match_words(&rule.matches, shown),
-        verdict: verdict_word(rule.verdict, policy.on_block),
+        verdict: verdict_word(rule.verdict, policy.on_block).into(),
     });
     views.collect()
 }
@@ -249,6 +247,7 @@ mod tests {
             .to_vec(),
             on_block,
             netns: Netns::Auto,
+            ports: Default::default(),
         };
         let ruleset = Ruleset::built_in("attached").unwrap();
         Policy::build(&Inputs {

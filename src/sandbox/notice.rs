@@ -14,7 +14,7 @@ pub fn text(rules: Option<(&str, &str)>, writable: &[PathBuf], hidden: &[String]
     match rules {
         Some((name, table)) => {
             text += &format!(
-                "\nNetwork, policy {name}, first match wins (--allow DEST opens more):\n{table}"
+                "\nNetwork, policy {name}, first match wins, as of the start (--allow DEST opens more):\n{table}"
             );
             if !table.ends_with('\n') {
                 text.push('\n');

@@ -43,11 +43,11 @@ pub fn find(program: &OsStr, path: &OsStr, cwd: &Path) -> Option<PathBuf> {
 
 /// Looks up a program that is to run outside of the sandbox: by the absolute entries of `path` alone, and never where
 /// one of `writable`, directories that a sandbox can write, holds it or what it is a link to.
-pub fn find_tool(name: &str, path: &OsStr, writable: &[&Path]) -> Option<PathBuf> {
+pub fn find_tool(name: &str, path: &OsStr, writable: &[impl AsRef<Path>]) -> Option<PathBuf> {
     let safe = |file: &PathBuf| {
         let real = file.canonicalize().unwrap_or_else(|_| file.clone());
-        let held = |dir: &&Path| file.starts_with(dir) || real.starts_with(dir);
-        !writable.iter().any(held)
+        let held = |dir: &Path| file.starts_with(dir) || real.starts_with(dir);
+        !writable.iter().any(|dir| held(dir.as_ref()))
     };
     std::env::split_paths(path)
         .filter(|dir| dir.is_absolute())

@@ -188,6 +188,7 @@ mod tests {
             home: Vec::new(),
             on_block: OnBlock::Drop,
             netns: Netns::Auto,
+            ports: Default::default(),
         };
         let ruleset = Ruleset::built_in("home-lan").unwrap();
         let policy = Policy::build(&Inputs {

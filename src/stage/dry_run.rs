@@ -23,6 +23,9 @@ struct View<'a> {
     allow: Vec<AllowedView>,
     deny: Vec<AllowedView>,
     dns: Vec<String>,
+    publish: Vec<String>,
+    #[serde(rename = "host-ports")]
+    host_ports: Vec<String>,
     rules: Vec<RuleView>,
     /// As `nft -j -f` takes it.
     ruleset: Option<serde_json::Value>,
@@ -70,6 +73,8 @@ pub fn text(prepared: &Prepared, around: &Surroundings, json: bool) -> Result<St
             "Deny entries",
             &words::allowed_table(&firewall.inputs.denied),
         );
+        section(&mut out, "Published ports", &view.publish.join("\n"));
+        section(&mut out, "Host ports", &view.host_ports.join("\n"));
         section(
             &mut out,
             "Resolvers that names are relayed to",
@@ -138,16 +143,26 @@ fn view<'a>(prepared: &'a Prepared, around: &Surroundings) -> Result<View<'a>> {
         dns: firewall
             .map(|f| f.resolv.servers.iter().map(ToString::to_string).collect())
             .unwrap_or_default(),
+        publish: firewall
+            .map(|f| shown(&f.ports.publish))
+            .unwrap_or_default(),
+        host_ports: firewall
+            .map(|f| shown(&f.ports.host_ports))
+            .unwrap_or_default(),
         rules: firewall
             .map(|f| words::rules(&f.policy))
             .unwrap_or_default(),
         ruleset: firewall.map(|f| nf::to_nft(&f.document)).transpose()?,
         argv: Argv {
             pasta: firewall.map(|f| strings(&of(f))),
-            bwrap: strings(&prepared.bwrap),
+            bwrap: strings(&prepared.bwrap.whole()),
         },
         warnings,
     })
+}
+
+fn shown<T: ToString>(list: &[T]) -> Vec<String> {
+    list.iter().map(ToString::to_string).collect()
 }
 
 fn strings(argv: &[OsString]) -> Vec<String> {

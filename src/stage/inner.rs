@@ -21,6 +21,7 @@ use nix::unistd::Pid;
 use super::plan::{FromInner, Plan, Start, ToInner};
 use super::wire::{Channel, Received};
 use super::{EXIT_OURS, namespace, signals, spawn, system};
+use crate::live::ports::maker;
 use crate::netlink::Netlink;
 use crate::{dns, nf};
 
@@ -168,6 +169,7 @@ fn watch_until_end(
         SfdFlags::SFD_CLOEXEC | SfdFlags::SFD_NONBLOCK,
     )?;
     let mut routes: Option<namespace::Routes> = None;
+    let mut sockets: Option<Channel> = None;
     loop {
         // First, because bwrap may have ended before the signal was watched.
         while let Some((pid, status)) = system::wait_any(libc::WNOHANG)? {
@@ -188,26 +190,36 @@ fn watch_until_end(
             PollFd::new(channel.as_fd(), PollFlags::POLLIN),
             PollFd::new(children.as_fd(), PollFlags::POLLIN),
         ];
-        if let Some(routes) = &routes {
-            fds.push(PollFd::new(
-                routes.changes.socket().as_fd(),
-                PollFlags::POLLIN,
-            ));
-        }
+        let changes = routes
+            .as_ref()
+            .map(|routes| routes.changes.socket().as_fd());
+        let wanted = sockets.as_ref().map(|channel| channel.as_fd());
+        let more = [changes, wanted].into_iter().flatten();
+        fds.extend(more.map(|fd| PollFd::new(fd, PollFlags::POLLIN)));
         match poll(&mut fds, PollTimeout::NONE) {
             Ok(_) | Err(Errno::EINTR) => {}
             Err(e) => return Err(e.into()),
         }
-        let ready: Vec<bool> = fds.iter().map(|fd| fd.any().unwrap_or(false)).collect();
+        let mut ready = fds.iter().map(|fd| fd.any().unwrap_or(false));
+        let mut next = || ready.next().unwrap_or(false);
+        let (told, _) = (next(), next());
+        let changed = routes.is_some() && next();
+        let asked = sockets.is_some() && next();
         while children.read_signal()?.is_some() {}
-        if let (Some(routes), Some(true)) = (&routes, ready.get(2)) {
+        if let Some(routes) = routes.as_ref().filter(|_| changed) {
             routes.changes.receive()?;
         }
-        if ready[0] {
+        if asked {
+            sockets = sockets.filter(maker::serve);
+        }
+        if told {
             match channel.receive()? {
                 Received::Message(ToInner::Pasta { v4, v6 }, fds) => {
                     *pasta = fds.into_iter().next();
                     routes = Some(namespace::Routes::watch(v4, v6)?);
+                }
+                Received::Message(ToInner::Sockets, fds) => {
+                    sockets = fds.into_iter().next().map(Channel::from);
                 }
                 Received::Closed => return Ok(None),
             }

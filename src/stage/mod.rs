@@ -6,6 +6,8 @@
 pub mod claude_json;
 pub mod dbus_proxy;
 pub mod dry_run;
+pub mod early;
+pub mod filter;
 pub mod gh;
 pub mod git_watch;
 pub mod helpers;

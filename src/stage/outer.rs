@@ -3,10 +3,13 @@
 use std::ffi::OsString;
 
 use anyhow::{Result, bail};
+use nix::unistd::getuid;
 
+use super::early::Early;
 use super::prepare::{self, Surroundings};
-use super::start::{self, Interrupted};
+use super::start::{self, Interrupted, Origin};
 use super::{EXIT_NOT_FOUND, EXIT_OURS, dry_run, own, put, say, stdio, supervise};
+use crate::config::directories;
 use crate::launch::files::Cache;
 use crate::launch::{self, Action, Environment, Launch, Program, Request};
 
@@ -58,6 +61,11 @@ fn start(launch: &Launch, around: &Surroundings) -> Result<i32> {
     {
         say(&format!("{e:#}: what is downloaded there will be lost"));
     }
+    // Before the mounts are decided on: what is not there could not be hidden. Where it fails, the control socket does,
+    // and that says why.
+    let _ = directories::private(&around.directories.runtime, getuid());
+    let origin = Origin::leave()?;
+    let early = Early::start(launch, around)?;
     let prepared = prepare::prepare(launch, around)?;
     prepare::require_all(&prepared.missing)?;
     let program = prepared.program.to_string_lossy().into_owned();
@@ -68,6 +76,6 @@ fn start(launch: &Launch, around: &Surroundings) -> Result<i32> {
     for warning in &prepared.warnings {
         say(warning);
     }
-    let running = start::start(&prepared, around)?;
-    supervise::supervise(running, &prepared, &program)
+    let running = start::start(&prepared, around, origin, early)?;
+    supervise::supervise(running, &prepared, around)
 }

@@ -13,7 +13,7 @@ pub mod fd {
 
     /// The gate of the sandbox's first process.
     pub const CONTROL: RawFd = 10;
-    /// The compiled seccomp filter.
+    /// Where the compiled seccomp filter is read from.
     pub const SECCOMP: RawFd = 11;
     /// The sandbox's resolv.conf.
     pub const RESOLV: RawFd = 12;
@@ -30,6 +30,19 @@ pub mod fd {
     pub const XAUTHORITY: RawFd = 22;
     /// The sandbox's copy of what gpg trusts.
     pub const TRUSTDB: RawFd = 23;
+    /// bwrap's arguments, where it is started before they are decided.
+    pub const ARGS: RawFd = 24;
+    /// Those whose contents are decided with the arguments.
+    pub const FILES: [RawFd; 8] = [
+        RESOLV,
+        BASHRC,
+        BROWSER,
+        XDG_OPEN,
+        CLAUDE_JSON,
+        NOTICE,
+        XAUTHORITY,
+        TRUSTDB,
+    ];
 }
 
 /// Outer to inner, in a memfd (an allowlist may be long).
@@ -77,6 +90,9 @@ pub enum ToInner {
     /// pasta is attaching, its pidfd is beside this: it is to be ended together with the sandbox, and the outer stage
     /// wants to hear [`FromInner::Uplink`] once these families have their default routes.
     Pasta { v4: bool, v6: bool },
+    /// Sockets of the sandbox's network namespace will be wanted over the channel beside this
+    /// ([`crate::live::ports::maker`]).
+    Sockets,
 }
 
 /// Outer to the sandbox's first process.

@@ -8,6 +8,7 @@ pub use firewall::{Firewall, Way, ping_excluded};
 pub use surroundings::Surroundings;
 
 use std::ffi::{OsStr, OsString};
+use std::os::fd::RawFd;
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result, bail};
@@ -25,20 +26,20 @@ use crate::sandbox::git::Git;
 use crate::sandbox::layout::{Bound, resolve};
 use crate::sandbox::notice::{self, NOTICE};
 use crate::sandbox::programs::{self, Needed, missing_message};
-use crate::sandbox::session::{self, Outside, Session};
+use crate::sandbox::session::{self, BROWSER_TEXT, Outside, Session};
 use crate::sandbox::{bus, bwrap, environment, protect, proxy, seccomp, sockets, workspace};
 
 const RESOLV_CONF: &str = "/etc/resolv.conf";
 /// The shell's start file. The user's own comes first, and keeps its aliases; the prompt is ours.
-pub const BASHRC_TEXT: &str = "[ -r ~/.bashrc ] && . ~/.bashrc\nPS1='[claude-jail] \\w \\$ '\n";
+const BASHRC_TEXT: &str = "[ -r ~/.bashrc ] && . ~/.bashrc\nPS1='[claude-jail] \\w \\$ '\n";
 
 /// A launch with every decision taken.
 pub struct Prepared {
     /// `None`: the host's network.
     pub firewall: Option<Firewall>,
-    pub bwrap: Vec<OsString>,
-    /// The compiled filter.
-    pub seccomp: Option<Vec<u8>>,
+    pub bwrap: bwrap::Line,
+    /// The filter, where there is one.
+    pub seccomp: Option<seccomp::Switches>,
     /// The sandbox's resolv.conf.
     pub resolv: Option<String>,
     pub shell: bool,
@@ -61,11 +62,31 @@ pub struct Prepared {
     pub notice: Option<String>,
     /// Where the sandbox gets a copy of it.
     pub claude_json: Option<ClaudeJson>,
+    pub workspace: Option<PathBuf>,
     /// Its file resolved.
     pub log: crate::launch::Log,
 }
 
 impl Prepared {
+    /// The files of the sandbox's own: what is in them, and where bwrap reads it.
+    pub fn files(&self) -> Vec<(&[u8], RawFd)> {
+        let bashrc = self.shell.then_some(BASHRC_TEXT.as_bytes());
+        let json = self.claude_json.as_ref().map(|json| &json.text[..]);
+        let files = [
+            (self.resolv.as_deref().map(str::as_bytes), fd::RESOLV),
+            (bashrc, fd::BASHRC),
+            (self.notice.as_deref().map(str::as_bytes), fd::NOTICE),
+            (json, fd::CLAUDE_JSON),
+        ];
+        let browser = self.session.browser.iter();
+        let browser = browser.map(|number| (Some(BROWSER_TEXT.as_bytes()), *number));
+        let session = self.session.files.iter();
+        let session = session.map(|(bytes, number)| (Some(&bytes[..]), *number));
+        let all = files.into_iter().chain(browser).chain(session);
+        all.filter_map(|(bytes, number)| Some((bytes?, number)))
+            .collect()
+    }
+
     /// The proxy to start, and how.
     pub fn dbus_proxy(&self) -> Option<(&Path, &bus::Proxy)> {
         Some((self.proxy.as_deref()?, self.session.dbus_proxy.as_ref()?))
@@ -77,10 +98,7 @@ pub fn prepare(launch: &Launch, around: &Surroundings) -> Result<Prepared> {
     let mut warnings = launch.warnings.clone();
     let mut missing = Vec::new();
     let workspace = workspace::workspace(&around.cwd, &around.home);
-    let state = CLAUDE_STATE.map(|name| around.home.join(name));
-    let mut writable: Vec<&Path> = workspace.iter().map(PathBuf::as_path).collect();
-    writable.extend(launch.filesystem.write.iter().map(PathBuf::as_path));
-    writable.extend(state.iter().map(PathBuf::as_path));
+    let writable = writable(launch, around, workspace.as_deref());
     let mut tool = |needed: Needed| {
         let found = programs::find_tool(&needed.name, &around.path, &writable);
         found.unwrap_or_else(|| {
@@ -216,26 +234,19 @@ pub fn prepare(launch: &Launch, around: &Surroundings) -> Result<Prepared> {
         warnings.extend(proxy::warnings(&inside, &firewall.policy, &firewall.own));
     }
     let command = program.command()?;
-    let seccomp = match launch.seccomp {
-        true if !seccomp::ARCHITECTURES.contains(&std::env::consts::ARCH) => {
-            warnings.push(format!(
-                "no seccomp filter: there is none for {}",
-                std::env::consts::ARCH
-            ));
-            None
-        }
-        true => Some(seccomp::filter(seccomp::Switches {
-            nested: launch.nested,
-            usb: launch.services.usb,
-        })?),
-        false => None,
-    };
+    let seccomp = filter(launch);
+    if launch.seccomp && seccomp.is_none() {
+        warnings.push(format!(
+            "no seccomp filter: there is none for {}",
+            std::env::consts::ARCH
+        ));
+    }
     let mut log = launch.log.clone();
     if let Some(file) = log.file.as_mut().filter(|_| firewall.is_some()) {
         *file = protect::written_outside(&layout, file).context("[log] file")?;
     }
     let bound = layout.settle(&around.home)?;
-    let bwrap = bwrap::argv(&bwrap::Inputs {
+    let bwrap = bwrap::line(&bwrap::Inputs {
         bwrap: &bwrap,
         layout: &layout,
         uid: getuid().as_raw(),
@@ -251,7 +262,7 @@ pub fn prepare(launch: &Launch, around: &Surroundings) -> Result<Prepared> {
             .map(|f| (f.policy.name.as_str(), words::table(&f.policy)));
         let rules = rules.as_ref().map(|(name, table)| (*name, table.as_str()));
         let asked = launch.filesystem.write.iter().cloned();
-        let mut writable: Vec<PathBuf> = workspace.into_iter().chain(asked).collect();
+        let mut writable: Vec<PathBuf> = workspace.iter().cloned().chain(asked).collect();
         writable.push(around.home.join(CLAUDE_STATE[0]));
         notice::text(rules, &writable, &launch.files.hide)
     });
@@ -273,8 +284,41 @@ pub fn prepare(launch: &Launch, around: &Surroundings) -> Result<Prepared> {
         notice,
         keep_git_config: launch.files.git_config == GitConfig::Keep,
         claude_json,
+        workspace,
         log,
     })
+}
+
+/// The filter that is wanted, where there is one for this machine.
+pub fn filter(launch: &Launch) -> Option<seccomp::Switches> {
+    let known = seccomp::ARCHITECTURES.contains(&std::env::consts::ARCH);
+    (launch.seccomp && known).then_some(seccomp::Switches {
+        nested: launch.nested,
+        usb: launch.services.usb,
+    })
+}
+
+/// bwrap's command line as far as it is known before anything is decided; `None` where bwrap is missing.
+pub fn undecided(launch: &Launch, around: &Surroundings) -> Option<bwrap::Line> {
+    let workspace = workspace::workspace(&around.cwd, &around.home);
+    let writable = writable(launch, around, workspace.as_deref());
+    let bwrap = programs::find_tool("bwrap", &around.path, &writable)?;
+    let user = (getuid().as_raw(), getgid().as_raw());
+    let command = program::Asked::of(launch, around).command().ok()?;
+    Some(bwrap::undecided(
+        &bwrap,
+        user,
+        filter(launch).is_some(),
+        &command,
+    ))
+}
+
+/// What the sandbox will be able to write, and no tool is taken from.
+fn writable(launch: &Launch, around: &Surroundings, workspace: Option<&Path>) -> Vec<PathBuf> {
+    let state = CLAUDE_STATE.map(|name| around.home.join(name));
+    let asked = launch.filesystem.write.iter().cloned();
+    let workspace = workspace.map(Path::to_path_buf).into_iter();
+    workspace.chain(asked).chain(state).collect()
 }
 
 fn not_visible(cwd: &Path, home: &Path) -> String {

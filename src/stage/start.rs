@@ -16,16 +16,18 @@ use nix::sys::signal::Signal;
 use nix::sys::signalfd::{SfdFlags, SignalFd};
 
 use self::firewalled::Starting;
+use super::early::Early;
+use super::filter::Filter;
 use super::helpers::Helpers;
 use super::plan::{Signals, ToInit, fd};
-use super::prepare::{BASHRC_TEXT, Prepared, Surroundings};
+use super::prepare::{Prepared, Surroundings};
 use super::spawn::{self, Log};
 use super::watching::Watching;
 use super::wire::Channel;
 use super::{dbus_proxy, gh, say, signals, system};
 use crate::dns::relay::Relay;
 use crate::live::Live;
-use crate::sandbox::session::BROWSER_TEXT;
+use crate::live::control::service::Service;
 use crate::ssh_agent;
 
 /// How long all of the start may take: a tool that hangs ends in an error.
@@ -71,25 +73,53 @@ pub struct Running {
     pub bus: Option<dbus_proxy::Running>,
     /// What keeps the firewall, where there is one.
     pub live: Option<Live>,
+    /// What answers claude-isolatedctl, once the program runs.
+    pub control: Option<Service>,
     pub log: Log,
     /// Until when the program has to run; `None` once it does.
     pub start_by: Option<Instant>,
     pub watching: Watching,
 }
 
-/// Starts everything and opens the gate.
-pub fn start(prepared: &Prepared, around: &Surroundings) -> Result<Running> {
-    // Nothing that a caller has left open reaches a helper, or the program.
-    system::close_on_exec_from(3)?;
-    let original = Signals::current()?;
-    signals::prepare()?;
-    let nofile = system::raise_open_files()?;
+/// What this process was started with, for the program.
+pub struct Origin {
+    signals: Signals,
+    /// The soft limit of open files.
+    nofile: u64,
+}
+
+impl Origin {
+    /// Notes it, and makes of this process what may start others.
+    pub fn leave() -> Result<Self> {
+        // Nothing that a caller has left open reaches a helper, or the program.
+        system::close_on_exec_from(3)?;
+        let signals = Signals::current()?;
+        signals::prepare()?;
+        let nofile = system::raise_open_files()?;
+        Ok(Self { signals, nofile })
+    }
+}
+
+/// Starts everything and opens the gate. `early` is used where it fits.
+pub fn start(
+    prepared: &Prepared,
+    around: &Surroundings,
+    origin: Origin,
+    early: Option<Early>,
+) -> Result<Running> {
     // Whatever a helper leaves behind becomes ours, and is ended with it.
     prctl::set_child_subreaper(true)?;
     signals::block(&signals::FROM_TERMINAL)?;
     let watched = signals::block(&WATCHED)?;
     let flags = SfdFlags::SFD_CLOEXEC | SfdFlags::SFD_NONBLOCK;
-    let (gate, sandbox_end) = Channel::pair()?;
+    let mut early = early.filter(|early| early.fits(prepared));
+    let (gate, sandbox_end) = match &mut early {
+        Some(early) => (early.gate()?, None),
+        None => {
+            let (gate, sandbox_end) = Channel::pair()?;
+            (gate, Some(sandbox_end))
+        }
+    };
     let mut starting = Starting {
         running: Running {
             signals: SignalFd::with_flags(&watched, flags).context("signalfd failed")?,
@@ -101,10 +131,12 @@ pub fn start(prepared: &Prepared, around: &Surroundings) -> Result<Running> {
             ssh_relays: Vec::new(),
             bus: None,
             live: None,
+            control: None,
             log: Log::new()?,
             start_by: Some(Instant::now() + LIMIT),
             watching: Watching::start(prepared),
         },
+        filter: None,
     };
     let gh = prepared.gh.as_ref();
     let mut gh = gh
@@ -114,21 +146,36 @@ pub fn start(prepared: &Prepared, around: &Surroundings) -> Result<Running> {
         let bus = dbus_proxy::Running::start(program, proxy, &starting.running.log)?;
         starting.running.bus = Some(bus);
     }
-    let inherited = inherited(prepared, sandbox_end)?;
+    let mut inherit = Vec::new();
+    if let Some(sandbox_end) = sandbox_end {
+        inherit = inherited(prepared, sandbox_end)?;
+        if let Some(switches) = prepared.seccomp {
+            let (filter, fd) = Filter::to_come(switches)?;
+            starting.filter = Some(filter);
+            inherit.push((fd, fd::SECCOMP));
+        }
+    }
     let netns = match &prepared.firewall {
-        Some(firewall) => Some(starting.firewalled(prepared, firewall, around, inherited)?),
+        Some(firewall) => Some(starting.firewalled(prepared, firewall, around, inherit)?),
         None => {
-            let bwrap = spawn::bwrap(&prepared.bwrap, &inherited)?;
+            let bwrap = match early {
+                Some(early) => {
+                    let (bwrap, filter) = early.go_on(prepared)?;
+                    starting.filter = filter;
+                    bwrap
+                }
+                None => spawn::bwrap(&prepared.bwrap.whole(), &inherit)?,
+            };
             starting.running.helpers.add("bwrap", bwrap);
+            starting.hand_over_filter()?;
             None
         }
     };
-    let seccomp = prepared.seccomp.is_some();
     let go = ToInit::Go {
         netns,
-        seccomp,
-        nofile,
-        signals: original,
+        seccomp: prepared.seccomp.is_some(),
+        nofile: origin.nofile,
+        signals: origin.signals,
         ssh_agents: prepared.session.ssh_agents.len(),
         secret: match &mut gh {
             Some(gh) => starting.running.gh_token(gh)?,
@@ -147,33 +194,12 @@ pub fn start(prepared: &Prepared, around: &Surroundings) -> Result<Running> {
     Ok(starting.running)
 }
 
-/// What bwrap inherits, under its numbers.
+/// What bwrap inherits, under its numbers; but for the filter.
 fn inherited(prepared: &Prepared, gate: Channel) -> Result<Vec<(OwnedFd, RawFd)>> {
     let mut inherited = vec![(gate.into_fd(), fd::CONTROL)];
-    let bashrc = prepared.shell.then_some(BASHRC_TEXT.as_bytes());
-    let files = [
-        (prepared.seccomp.as_deref(), fd::SECCOMP),
-        (prepared.resolv.as_deref().map(str::as_bytes), fd::RESOLV),
-        (bashrc, fd::BASHRC),
-        (prepared.notice.as_deref().map(str::as_bytes), fd::NOTICE),
-        (
-            prepared.claude_json.as_ref().map(|json| &json.text[..]),
-            fd::CLAUDE_JSON,
-        ),
-    ];
-    let browser = &prepared.session.browser;
-    let browser = browser
-        .iter()
-        .map(|number| (Some(BROWSER_TEXT.as_bytes()), *number));
-    let session = prepared.session.files.iter();
-    let session = session.map(|(bytes, number)| (Some(&bytes[..]), *number));
-    for (bytes, number) in files.into_iter().chain(browser).chain(session) {
-        if let Some(bytes) = bytes {
-            inherited.push((
-                system::memory_file("claude-isolated", bytes)?.into(),
-                number,
-            ));
-        }
+    for (bytes, number) in prepared.files() {
+        let file = system::memory_file("claude-isolated", bytes)?;
+        inherited.push((file.into(), number));
     }
     Ok(inherited)
 }

@@ -12,11 +12,13 @@ use nix::sys::signal::Signal;
 
 use super::helpers::how;
 use super::plan::{FromInit, FromInner, ToInit};
-use super::prepare::Prepared;
+use super::prepare::{Prepared, Surroundings};
 use super::start::{LIMIT, Running};
 use super::wire::Received;
 use super::{EXIT_CANNOT_EXECUTE, EXIT_NOT_FOUND, signals};
 use crate::live::Live;
+use crate::live::control::service::{Facts, Service};
+use crate::live::ports::Ports;
 use crate::ssh_agent::relay::Relay;
 
 /// How long the program has to end itself after SIGTERM or SIGHUP.
@@ -33,26 +35,35 @@ enum End {
     NotExecuted(Errno),
 }
 
-/// Runs until the program has ended; gives the exit status. `program` is its name in messages.
-pub fn supervise(mut running: Running, prepared: &Prepared, program: &str) -> Result<i32> {
-    let end = watch(&mut running, prepared);
+/// Runs until the program has ended; gives the exit status.
+pub fn supervise(mut running: Running, prepared: &Prepared, around: &Surroundings) -> Result<i32> {
+    let end = watch(&mut running, prepared, around);
     let mut watching = std::mem::take(&mut running.watching);
-    let live = running.live.take();
+    let mut live = running.live.take();
+    let control = running.control.take();
     match end {
-        Ok(End::Status(_) | End::NotExecuted(_)) => running.helpers.leave(),
+        Ok(End::Status(_) | End::NotExecuted(_)) => {
+            running.helpers.leave();
+            let ports = live.iter_mut().map(|live| &mut live.ports);
+            ports.for_each(Ports::finish);
+        }
         // It may run still.
         Ok(End::Forced(_)) | Err(_) => drop(running),
     }
     watching.finish();
-    if let Some(mut live) = live {
+    if let Some(live) = &mut live {
         live.finish();
+    }
+    if let Some(control) = control {
+        control.finish(live.as_ref(), Instant::now());
     }
     let end = end?;
     match end {
         End::Status(status) | End::Forced(status) => Ok(status),
         End::NotExecuted(errno) => {
             super::say(&format!(
-                "cannot execute {program}: {}",
+                "cannot execute {}: {}",
+                prepared.program.to_string_lossy(),
                 not_executed(errno)
             ));
             Ok(if errno == Errno::ENOENT {
@@ -76,13 +87,13 @@ fn not_executed(errno: Errno) -> String {
     }
 }
 
-fn watch(running: &mut Running, prepared: &Prepared) -> Result<End> {
+fn watch(running: &mut Running, prepared: &Prepared, around: &Surroundings) -> Result<End> {
     // When the program was told to end: from then on its time is limited.
     let mut ending: Option<(i32, Instant)> = None;
     let mut early: Option<i32> = None;
     loop {
         // First whether the program runs: it then has had a terminal's signals itself.
-        if let Some(end) = from_init(running, prepared)? {
+        if let Some(end) = from_init(running, prepared, around)? {
             return Ok(end);
         }
         signalled(running, &mut ending, &mut early)?;
@@ -92,7 +103,7 @@ fn watch(running: &mut Running, prepared: &Prepared) -> Result<End> {
         }
         if let Some(reason) = lost(running)? {
             // The end of the sandbox and the program's own may cross.
-            if let Some(end) = from_init(running, prepared)? {
+            if let Some(end) = from_init(running, prepared, around)? {
                 return Ok(end);
             }
             return match ending {
@@ -165,6 +176,7 @@ fn wait(running: &mut Running, until: Option<Instant>) -> Result<()> {
     let deadline = [
         relay,
         live.and_then(Live::deadline),
+        running.control.as_ref().and_then(|c| c.deadline(live)),
         until,
         running.start_by,
         running.watching.deadline(),
@@ -198,8 +210,10 @@ fn wait(running: &mut Running, until: Option<Instant>) -> Result<()> {
         .iter()
         .flat_map(|relay| relay.interests());
     let live = live.into_iter().flat_map(Live::interests);
+    let control = running.control.iter().flat_map(Service::interests);
     fds.extend(
         live.chain(relay)
+            .chain(control)
             .chain(agent)
             .map(|(fd, events)| PollFd::new(fd, events)),
     );
@@ -221,6 +235,13 @@ fn wait(running: &mut Running, until: Option<Instant>) -> Result<()> {
             relay.network_changed(now);
         }
     }
+    if let Some(control) = &mut running.control {
+        let now = Instant::now();
+        for fd in &ready {
+            control.ready(*fd, running.live.as_mut(), now)?;
+        }
+        control.tick(running.live.as_mut(), now)?;
+    }
     for relay in &mut running.ssh_relays {
         ready.iter().for_each(|fd| relay.ready(*fd));
     }
@@ -238,7 +259,11 @@ fn wait(running: &mut Running, until: Option<Instant>) -> Result<()> {
 }
 
 /// What the sandbox's first process says: the end, where it was one.
-fn from_init(running: &mut Running, prepared: &Prepared) -> Result<Option<End>> {
+fn from_init(
+    running: &mut Running,
+    prepared: &Prepared,
+    around: &Surroundings,
+) -> Result<Option<End>> {
     // The last word counts: a program that goes on has not stopped.
     let mut stopped = None;
     while running.gate.readable(Duration::ZERO)? {
@@ -257,7 +282,11 @@ fn from_init(running: &mut Running, prepared: &Prepared) -> Result<Option<End>> 
                 running.start_by = None;
                 running.watching.started(prepared.claude_json.as_ref());
                 if let Some(live) = &mut running.live {
-                    live.started(Instant::now())?;
+                    live.started(Instant::now());
+                }
+                running.control = control(prepared, around);
+                if let (Some(live), Some(control)) = (&mut running.live, &running.control) {
+                    live.name_run(control.id().as_ref());
                 }
                 if let Some(bus) = &running.bus {
                     bus.hide();
@@ -282,6 +311,24 @@ fn from_init(running: &mut Running, prepared: &Prepared) -> Result<Option<End>> 
             .send(&ToInit::Signal(Signal::SIGCONT as i32), &[]);
     }
     Ok(None)
+}
+
+/// Lets claude-isolatedctl ask; where that cannot be, the program runs without.
+fn control(prepared: &Prepared, around: &Surroundings) -> Option<Service> {
+    let own = prepared.firewall.as_ref().map(|f| f.uplink.addresses());
+    let facts = Facts {
+        program: prepared.program.to_string_lossy().into_owned(),
+        workspace: prepared.workspace.clone(),
+        own: own.unwrap_or_default(),
+        began: Instant::now(),
+    };
+    let started = Service::start(&around.directories.runtime, facts);
+    let said = |e| {
+        super::say(&format!(
+            "{e:#}: claude-isolatedctl will not see this sandbox"
+        ))
+    };
+    started.map_err(said).ok()
 }
 
 /// Why the sandbox cannot go on, where it cannot.

@@ -48,6 +48,12 @@ impl Channel {
         Ok((Channel { fd: a }, Channel { fd: b }))
     }
 
+    /// Another descriptor of the same end.
+    pub fn try_clone(&self) -> Result<Channel> {
+        let fd = self.fd.try_clone().context("cannot copy a descriptor")?;
+        Ok(Channel { fd })
+    }
+
     pub fn into_fd(self) -> OwnedFd {
         self.fd
     }

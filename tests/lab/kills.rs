@@ -9,8 +9,8 @@ use anyhow::{Context, Result, ensure};
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 
-use crate::harness::command::{Running, spawn};
-use crate::harness::mounts::PROBE;
+use crate::harness::command::{Running, run, spawn};
+use crate::harness::mounts::{PROBE, PROGRAM};
 use crate::harness::processes::{Process, others, temporary_files};
 use crate::harness::{Desk, EVERYONE, Scenario, eventually, scenario};
 
@@ -23,6 +23,7 @@ pub const ALL: &[Scenario] = &[
     scenario!(killing_the_inner_stage_at_any_moment_is_safe, EVERYONE),
     scenario!(killing_pasta_at_any_moment_is_safe, EVERYONE),
     scenario!(killing_bwrap_at_any_moment_is_safe, EVERYONE),
+    scenario!(with_the_hosts_network_no_decision_is_no_start, EVERYONE),
     scenario!(a_running_sandbox_ends_with_any_of_its_parts, EVERYONE),
     scenario!(terminate_and_hang_up_end_everything, EVERYONE),
     scenario!(an_ordinary_end_leaves_nothing, EVERYONE),
@@ -184,6 +185,46 @@ fn killing_pasta_at_any_moment_is_safe(desk: &Desk) -> Result<()> {
 
 fn killing_bwrap_at_any_moment_is_safe(desk: &Desk) -> Result<()> {
     at_any_moment(desk, "bwrap", bwrap)
+}
+
+/// bwrap runs already while it is decided what it mounts. The outer stage is killed at one call after the other of those
+/// that it decides by, and of those that hand the decision over.
+fn with_the_hosts_network_no_decision_is_no_start(desk: &Desk) -> Result<()> {
+    let log = desk.work.join("strace");
+    let begun = desk.work.join("begun");
+    let begun = path(&begun)?;
+    let mut waited = 0;
+    for call in ["statx", "openat2", "write"] {
+        for nth in [1, 2, 3, 4, 5, 6, 20, 40, 80, 120, 160] {
+            let files = temporary_files();
+            let mut command = desk.user("strace");
+            command.args(["-e", "signal=none", "-o"]).arg(&log);
+            command.args(["-e", &format!("trace={call},clone3,clone,vfork,sendmsg")]);
+            command.args(["-e", &format!("inject={call}:signal=SIGKILL:when={nth}")]);
+            command.args([PROGRAM, "-F", "-x", "touch", begun]);
+            let done = run(&mut command, LIMIT)?;
+            let text = fs::read_to_string(&log)?;
+            if text.contains("sendmsg") {
+                // The gate was opened: there are fewer of these calls before it.
+                let _ = fs::remove_file(begun);
+                continue;
+            }
+            let when = format!("killed at {call} {nth}");
+            ensure!(done.code() != 0, "{when}: reported success: {done:?}");
+            waited += u32::from(text.contains("clone") || text.contains("vfork"));
+            eventually("every process has gone", GONE_WITHIN, || {
+                others().is_empty().then_some(())
+            })
+            .with_context(|| format!("{when}: left {:?}", others()))?;
+            ensure!(!Path::new(begun).exists(), "{when}: the program has run");
+            ensure!(temporary_files() == files, "{when}: left files");
+        }
+    }
+    ensure!(
+        waited >= 8,
+        "bwrap was met waiting {waited} times only: nothing is shown"
+    );
+    Ok(())
 }
 
 /// Every process below the outer stage in turn, whatever it is, with the program running.

@@ -13,6 +13,8 @@ mod bus;
 mod claude;
 mod claude_json;
 mod configuration;
+mod control;
+mod control_watch;
 mod controls;
 mod ctl_can_fail;
 mod ctl_check;
@@ -35,6 +37,7 @@ mod live_host;
 mod loopback;
 mod next_start;
 mod on_block;
+mod ports;
 mod process;
 mod reachability;
 mod refusals;
@@ -63,6 +66,7 @@ const SCENARIOS: &[&[Scenario]] = &[
     rulesets::ALL,
     loopback::ALL,
     inbound::ALL,
+    ports::ALL,
     dns::ALL,
     hosts::ALL,
     live_host::ALL,
@@ -72,6 +76,8 @@ const SCENARIOS: &[&[Scenario]] = &[
     kills::ALL,
     refusals::ALL,
     configuration::ALL,
+    control::ALL,
+    control_watch::ALL,
     starts::ALL,
     next_start::ALL,
     workspace::ALL,

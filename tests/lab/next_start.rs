@@ -119,9 +119,9 @@ fn a_signal_to_the_launcher_reaches_the_program(desk: &Desk) -> Result<()> {
     for signal in ["INT", "USR1"] {
         let script =
             format!("trap 'echo got; exit 5' {signal}; echo up; while :; do sleep 0.1; done");
-        // A shell starts what runs in the background with SIGINT ignored.
+        // A shell starts what runs in the background with SIGINT ignored. What the signal before has left would say "up".
         let launcher = format!(
-            "env --default-signal=INT {PROGRAM} -x /bin/bash -c \"$0\" > out & pid=$!; \
+            "rm -f out; env --default-signal=INT {PROGRAM} -x /bin/bash -c \"$0\" > out & pid=$!; \
              until grep -q up out 2>/dev/null; do sleep 0.05; done; kill -{signal} $pid; wait $pid; echo $?; cat out"
         );
         let mut command = desk.user("/bin/bash");

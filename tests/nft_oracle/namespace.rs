@@ -65,12 +65,27 @@ impl Namespace {
         }
     }
 
+    /// A program in the namespace.
+    pub fn command(&self, program: &str, args: &[&str]) -> Command {
+        let mut command = Command::new("nsenter");
+        command
+            .args(["-t", &self.keeper.id().to_string()])
+            .args(["-U", "-n", "--preserve-credentials", program])
+            .args(args);
+        command
+    }
+
+    /// Lets bash run a script in the namespace.
+    #[track_caller]
+    pub fn sh(&self, script: &str) {
+        let status = self.command("bash", &["-c", script]).status().unwrap();
+        assert!(status.success(), "{script}");
+    }
+
     /// Runs nft in the namespace with `input` as its script.
     fn run(&self, args: &[&str], input: &str) -> Result<String, String> {
-        let mut child = Command::new("nsenter")
-            .args(["-t", &self.keeper.id().to_string()])
-            .args(["-U", "-n", "--preserve-credentials", "nft"])
-            .args(args)
+        let mut child = self
+            .command("nft", args)
             .stdin(Stdio::piped())
             .stdout(Stdio::piped())
             .stderr(Stdio::piped())
@@ -115,6 +130,21 @@ impl Namespace {
             }
         }
         objects
+    }
+
+    /// `nft list table inet claudejail`.
+    pub fn list_text(&self) -> String {
+        let args = ["list", "table", "inet", "claudejail"];
+        self.run(&args, "").unwrap()
+    }
+
+    /// The kernel's number of the table, another one when it was made anew.
+    pub fn table_handle(&self) -> u64 {
+        let text = self.run(&["-j", "list", "tables"], "").unwrap();
+        let found: Value = serde_json::from_str(&text).unwrap();
+        let tables = found["nftables"].as_array().unwrap().iter();
+        let mut handles = tables.filter_map(|o| o["table"]["handle"].as_u64());
+        handles.next().unwrap()
     }
 
     /// The handle of rule `n`, from 0, of a chain.

@@ -16,11 +16,13 @@ const DESTINATIONS: usize = 10_000;
 
 type Destination = (IpAddr, Option<(Proto, u16)>);
 
-/// Half near what the policy names, half from anywhere.
-fn destinations(policy: &Policy, random: &mut Random) -> Vec<Destination> {
+/// Half near what the policy names, half from anywhere; without an end.
+pub fn destinations<'a>(
+    policy: &Policy,
+    random: &'a mut Random,
+) -> impl Iterator<Item = Destination> + use<'a> {
     let near = probes(policy, random);
-    let mut found = Vec::new();
-    for n in 0.. {
+    (0usize..).filter_map(move |n| {
         let (mut address, mut service) = near[random.next() as usize % near.len()];
         if n % 2 == 0 {
             let bits = u128::from(random.next()) << 64 | u128::from(random.next());
@@ -37,14 +39,8 @@ fn destinations(policy: &Policy, random: &mut Random) -> Vec<Destination> {
             IpAddr::V4(a) => a.is_loopback() || a.octets()[0] == 0,
             IpAddr::V6(a) => a.is_loopback() || a.is_unspecified(),
         };
-        if !own {
-            found.push((address, service));
-        }
-        if found.len() == DESTINATIONS {
-            break;
-        }
-    }
-    found
+        (!own).then_some((address, service))
+    })
 }
 
 #[test]
@@ -62,7 +58,10 @@ fn every_ruleset_at_random_destinations() {
         let rules = policy.rules.iter().map(|rule| (rule.name.clone(), 0));
         let mut meant: BTreeMap<String, u64> = rules.collect();
         let mut passed = 0;
-        for (dst, service) in destinations(&policy, &mut random) {
+        let chosen: Vec<Destination> = destinations(&policy, &mut random)
+            .take(DESTINATIONS)
+            .collect();
+        for (dst, service) in chosen {
             let packet = match service {
                 Some((Proto::Tcp, port)) => tcp(port),
                 Some((Proto::Udp, port)) => udp(port),

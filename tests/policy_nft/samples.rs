@@ -57,6 +57,7 @@ fn firewall(home: &[&str], on_block: OnBlock) -> Firewall {
         home: home.iter().map(|n| n.parse().unwrap()).collect(),
         on_block,
         netns: Netns::Auto,
+        ports: Default::default(),
     }
 }
 
@@ -84,7 +85,7 @@ pub fn build(name: &str, allow: &[Allowed], home: &[&str], on_block: OnBlock) ->
     })
 }
 
-fn inputs(ruleset: &Ruleset, home: &[&str], on_block: OnBlock) -> Inputs {
+pub fn inputs(ruleset: &Ruleset, home: &[&str], on_block: OnBlock) -> Inputs {
     Inputs::new(ruleset.clone(), &firewall(home, on_block))
 }
 

@@ -85,7 +85,19 @@ pub fn checks(facts: &Facts) -> Vec<Check> {
             _ => read_only(&name, tried, file, result),
         }
     });
-    created.chain(written).chain(moved).collect()
+    let hidden = facts.hidden.iter().map(|dir| hidden(dir));
+    created.chain(written).chain(moved).chain(hidden).collect()
+}
+
+/// The control sockets of sandboxes, and what was kept of them.
+fn hidden(dir: &Path) -> Check {
+    let (got, ok) = match fs::read_dir(dir).map(Iterator::count) {
+        Ok(0) => ("nothing in it".into(), true),
+        Ok(found) => (format!("{found} entries"), false),
+        Err(e) => (format!("{:?}", errno(&e)), errno(&e) == Errno::ENOENT),
+    };
+    let name = format!("list {}", dir.display());
+    Check::new(name.clone(), name, "find it empty, or absent", got, ok)
 }
 
 const READ_ONLY: &str = "find it read-only, or absent";

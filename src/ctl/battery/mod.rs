@@ -38,10 +38,15 @@ pub struct Facts {
     pub protected_files: Vec<PathBuf>,
     /// Files in whose place no other may be put.
     pub kept: Vec<PathBuf>,
+    /// Directories of ours in which the sandbox finds nothing; none need exist.
+    pub hidden: Vec<PathBuf>,
     /// Sockets of the host that the sandbox does not show.
     pub sockets: Vec<PathBuf>,
     /// A port for the sandbox to listen on, which is free on the host.
     pub listen: u16,
+    /// Whether the sandbox's ports are meant to be at the host's loopback (`publish = "auto"`).
+    #[serde(default)]
+    pub auto: bool,
     pub desk: Desk,
     pub targets: Vec<Target>,
     /// Whether the host has a route to the internet, by family.

@@ -16,6 +16,7 @@ use crate::dns::{self, resolv::Resolv};
 use crate::host::uplink::{self, Uplink};
 use crate::host::{Network, attached, names};
 use crate::launch::{self, Netns};
+use crate::live::ports::Asked;
 use crate::policy::ruleset::{Dns, Shelf};
 use crate::policy::{Inputs, Policy, document};
 use crate::stage::{namespace, pasta};
@@ -37,6 +38,7 @@ pub struct Firewall {
     pub getent: Option<PathBuf>,
     /// The host's resolvers.
     pub resolv: Resolv,
+    pub ports: Asked,
 }
 
 /// Who makes the namespaces.
@@ -134,6 +136,7 @@ pub fn prepare(
         uplink: uplink::uplink(&network),
         pasta,
         resolv,
+        ports: asked.ports.clone(),
     })
 }
 

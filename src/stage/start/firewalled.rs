@@ -12,9 +12,11 @@ use nix::unistd::{AccessFlags, access, getuid};
 use super::{LIMIT, Running};
 use crate::dns::relay::Relay;
 use crate::live::blocked::{self, file::LogFile, reader::Reader};
+use crate::live::ports::Ports;
 use crate::live::{Keeper, Live};
 use crate::netlink::Netlink;
 use crate::nf;
+use crate::stage::filter::Filter;
 use crate::stage::helpers::how;
 use crate::stage::plan::{FromInner, Plan, Start, ToInner};
 use crate::stage::prepare::{Firewall, Prepared, Surroundings, Way};
@@ -23,6 +25,8 @@ use crate::stage::{pasta, say, spawn, system};
 
 pub struct Starting {
     pub running: Running,
+    /// Until bwrap has been given it.
+    pub filter: Option<Filter>,
 }
 
 impl Starting {
@@ -53,7 +57,7 @@ impl Starting {
         drop(theirs);
         let plan = Plan {
             ruleset: firewall.document.clone(),
-            bwrap: prepared.bwrap.clone(),
+            bwrap: prepared.bwrap.whole(),
             hostname: nix::unistd::gethostname()?,
             dns: prepared.resolv.is_some() && firewall.relays_dns(),
         };
@@ -63,6 +67,7 @@ impl Starting {
             Err(e) => return Err(e),
         }
         drop(first);
+        self.hand_over_filter()?;
 
         let (ready, fds) = self.next_from_inner()?;
         let FromInner::Ready {
@@ -95,7 +100,11 @@ impl Starting {
         nf::only_table(&netlink, &meant)?;
         let (inputs, policy) = (firewall.inputs.clone(), firewall.policy.clone());
         let keeper = Keeper::new(netlink, inputs, policy, meant);
-        let mut live = Live::new(keeper, firewall.getent.clone());
+        let mut ports = Ports::new(self.running.inner()?.try_clone()?);
+        for line in ports.start(&firewall.ports)? {
+            say(&line);
+        }
+        let mut live = Live::new(keeper, firewall.getent.clone(), ports);
         if let (Some(udp), Some(tcp)) = (fds.next(), fds.next()) {
             let relay = Relay::new(udp.into(), tcp.into(), "/etc/resolv.conf".into());
             self.running.relay = Some(relay.context("cannot start the DNS relay")?);
@@ -116,6 +125,10 @@ impl Starting {
             self.attach(firewall, around)?;
         }
         Ok(netns)
+    }
+
+    pub fn hand_over_filter(&mut self) -> Result<()> {
+        self.filter.take().map_or(Ok(()), Filter::hand_over)
     }
 
     /// Gives the namespace, whose table is loaded and verified, its network.

@@ -13,6 +13,7 @@ pub mod probe;
 pub mod processes;
 pub mod pty;
 pub mod runner;
+pub mod running;
 pub mod services;
 
 use std::io::{BufRead, BufReader};
@@ -126,7 +127,7 @@ fn enter_lab(args: &[String]) -> anyhow::Result<ExitCode> {
 }
 
 /// What the lab is made of, with Debian's package of each.
-const TOOLS: [(&str, &str); 16] = [
+const TOOLS: [(&str, &str); 17] = [
     ("unshare", "util-linux"),
     ("nsenter", "util-linux"),
     ("setsid", "util-linux"),
@@ -143,6 +144,7 @@ const TOOLS: [(&str, &str); 16] = [
     ("gpg-agent", "gpg-agent"),
     ("dbus-daemon", "dbus-daemon"),
     ("xdg-dbus-proxy", "xdg-dbus-proxy"),
+    ("tmux", "tmux"),
 ];
 
 fn check_tools() -> anyhow::Result<()> {

@@ -122,7 +122,9 @@ fn read_only_root() -> Result<()> {
 
 /// For one scenario, in its own mount namespace: `/etc` as a layer over the machine's, empty homes and temporary folders.
 pub fn scenario() -> Result<()> {
-    for dir in ["/home", "/root", "/tmp", "/var/tmp", "/mnt"] {
+    // The run-time directories of users lie in a folder that all scenarios have.
+    fs::create_dir_all("/run/user")?;
+    for dir in ["/home", "/root", "/tmp", "/var/tmp", "/mnt", "/run/user"] {
         tmpfs(dir)?;
     }
     for dir in ["/tmp/.etc/upper", "/tmp/.etc/work"] {

@@ -37,6 +37,14 @@ pub fn others() -> Vec<Process> {
         .collect()
 }
 
+/// Where running sandboxes can be asked: the directory stays, and a killed one's socket until the next start.
+const OF_RUNS: [&str; 4] = [
+    "/tmp/claude-isolated-0",
+    "/tmp/claude-isolated-1500",
+    "/run/user/0/claude-isolated",
+    "/run/user/1500/claude-isolated",
+];
+
 /// Files in the folders where programs leave temporary ones, with the paths below them.
 pub fn temporary_files() -> BTreeMap<String, u64> {
     let mut files = BTreeMap::new();
@@ -55,6 +63,12 @@ pub fn temporary_files() -> BTreeMap<String, u64> {
 fn walk(dir: &std::path::Path, files: &mut BTreeMap<String, u64>) {
     for entry in fs::read_dir(dir).into_iter().flatten().flatten() {
         let Ok(meta) = entry.metadata() else { continue };
+        if OF_RUNS
+            .iter()
+            .any(|dir| entry.path() == std::path::Path::new(dir))
+        {
+            continue;
+        }
         files.insert(entry.path().display().to_string(), meta.len());
         if meta.is_dir() {
             walk(&entry.path(), files);

@@ -1,5 +1,6 @@
 //! The program that scenarios start inside the sandbox; it says what it can do there, one line a question.
 
+pub mod echo;
 pub mod net;
 pub mod obey;
 pub mod session;
@@ -30,6 +31,7 @@ pub fn main(args: &[String]) -> ExitCode {
         ["talk"] => session::talk(),
         ["listen", port, mark] => session::listen(port, mark),
         ["insist", question, begun, mark] => session::insist(question, begun, mark),
+        ["serve", mark, places @ ..] => echo::serve("sandbox", mark, places),
         ["hear", port, file, asked @ ..] => net::hear(port, file, asked),
         ["flood", address, port, rate, seconds] => net::flood(address, port, rate, seconds),
         ["scan", network, hosts, rate] => net::scan(network, hosts, rate),

@@ -1,0 +1,176 @@
+//! `--save`: an entry goes into the user's own configuration file, which keeps its comments and its order.
+
+mod edit;
+
+use std::fs::{self, DirBuilder, OpenOptions, Permissions};
+use std::io::Write;
+use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt, PermissionsExt};
+use std::path::{Path, PathBuf};
+
+use anyhow::{Context, Result, bail};
+use nix::unistd::Uid;
+
+use crate::config::{self, trust};
+use crate::dest::Destination;
+use crate::launch::Environment;
+pub use edit::List;
+
+/// Puts `entry` into `list` and takes it out of the other one; says what it did.
+pub fn save(list: List, entry: &Destination) -> Result<String> {
+    let environment = Environment::from_process()?;
+    save_in(&environment.user_config(), environment.uid, list, entry)
+}
+
+fn save_in(file: &Path, uid: Uid, list: List, entry: &Destination) -> Result<String> {
+    let shown = file.display();
+    let real = real(file)?;
+    // What the loader refuses is not written to either: others could have put in more than the user sees.
+    let text = trust::read(file, uid)?;
+    let Some(new) = edit::edit(text.as_deref().unwrap_or_default(), list, entry)
+        .with_context(|| format!("{shown} cannot be changed"))?
+    else {
+        return Ok(format!("{shown} has it already"));
+    };
+    config::check(file, &new).context("not saved: the file would be wrong")?;
+    let mode = match &text {
+        Some(_) => fs::metadata(&real)?.permissions().mode() & 0o777,
+        None => 0o600,
+    };
+    replace(&real, new.as_bytes(), mode).with_context(|| format!("cannot write {shown}"))?;
+    Ok(format!("saved in {shown}"))
+}
+
+/// The file behind links, as a directory of dotfiles has them; makes the directory where it is missing.
+fn real(file: &Path) -> Result<PathBuf> {
+    let shown = file.display();
+    if file.symlink_metadata().is_ok() {
+        return file
+            .canonicalize()
+            .with_context(|| format!("{shown} leads nowhere: mend the link or remove it"));
+    }
+    let Some(dir) = file.parent() else {
+        bail!("{shown} is no path of a file");
+    };
+    let mut make = DirBuilder::new();
+    make.recursive(true).mode(0o700);
+    make.create(dir)
+        .with_context(|| format!("cannot make {}", dir.display()))?;
+    Ok(file.into())
+}
+
+/// By a new file beside it, so that there is always a whole one.
+fn replace(file: &Path, text: &[u8], mode: u32) -> Result<()> {
+    let name = file.file_name().context("no name")?.to_string_lossy();
+    let new = file.with_file_name(format!(".{name}.{}", std::process::id()));
+    let mut options = OpenOptions::new();
+    // No other's file, nor a link to one, is written to.
+    let mut made = options
+        .write(true)
+        .create_new(true)
+        .mode(0o600)
+        .open(&new)?;
+    let written = made
+        .set_permissions(Permissions::from_mode(mode))
+        .and_then(|()| made.write_all(text))
+        .and_then(|()| made.sync_all())
+        .and_then(|()| fs::rename(&new, file));
+    if written.is_err() {
+        let _ = fs::remove_file(&new);
+    }
+    Ok(written?)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::os::unix::fs::symlink;
+
+    struct Dir(PathBuf);
+
+    impl Dir {
+        fn new(name: &str) -> Dir {
+            let dir = std::env::temp_dir().join(format!("save-{name}-{}", std::process::id()));
+            fs::create_dir_all(&dir).unwrap();
+            fs::set_permissions(&dir, Permissions::from_mode(0o755)).unwrap();
+            Dir(dir.canonicalize().unwrap())
+        }
+
+        fn save(&self, file: &str, entry: &str) -> Result<String> {
+            let entry = entry.parse().unwrap();
+            save_in(&self.0.join(file), Uid::effective(), List::Allow, &entry)
+        }
+    }
+
+    impl Drop for Dir {
+        fn drop(&mut self) {
+            let _ = fs::remove_dir_all(&self.0);
+        }
+    }
+
+    #[test]
+    fn a_file_is_made_for_the_user_alone() {
+        let dir = Dir::new("new");
+        let file = dir.0.join("a/b/config.toml");
+        assert!(
+            dir.save("a/b/config.toml", "nas.lan:445")
+                .unwrap()
+                .starts_with("saved in ")
+        );
+        let text = "[firewall]\nallow = [\"nas.lan:445/tcp\"]\n";
+        assert_eq!(fs::read_to_string(&file).unwrap(), text);
+        let mode = |path: &Path| path.metadata().unwrap().permissions().mode() & 0o777;
+        assert_eq!((mode(&file), mode(&dir.0.join("a/b"))), (0o600, 0o700));
+        assert!(
+            dir.save("a/b/config.toml", "nas.lan:445/tcp")
+                .unwrap()
+                .ends_with("already")
+        );
+        // Nothing else lies there.
+        assert_eq!(fs::read_dir(dir.0.join("a/b")).unwrap().count(), 1);
+    }
+
+    #[test]
+    fn a_link_to_the_file_stays_one() {
+        let dir = Dir::new("link");
+        fs::create_dir(dir.0.join("dotfiles")).unwrap();
+        let real = dir.0.join("dotfiles/claude.toml");
+        fs::write(&real, "# mine\n").unwrap();
+        fs::set_permissions(&real, Permissions::from_mode(0o644)).unwrap();
+        symlink(&real, dir.0.join("config.toml")).unwrap();
+        dir.save("config.toml", "10.0.0.1").unwrap();
+        assert!(dir.0.join("config.toml").is_symlink());
+        let text = fs::read_to_string(&real).unwrap();
+        assert!(
+            text.starts_with("# mine\n") && text.contains("10.0.0.1"),
+            "{text}"
+        );
+        assert_eq!(real.metadata().unwrap().permissions().mode() & 0o777, 0o644);
+        symlink("nowhere", dir.0.join("dangling.toml")).unwrap();
+        let error = dir.save("dangling.toml", "10.0.0.1").unwrap_err();
+        assert!(error.to_string().contains("leads nowhere"));
+        assert!(!dir.0.join("nowhere").exists());
+    }
+
+    #[test]
+    fn what_the_loader_refuses_is_left_alone() {
+        let dir = Dir::new("refused");
+        let file = dir.0.join("config.toml");
+        for (text, mode, says) in [
+            ("", 0o666, "can be written by others"),
+            ("[firewall\n", 0o600, "cannot be changed"),
+            ("[firewall]\nallow = \"x\"\n", 0o600, "cannot be changed"),
+            ("[firewal]\n", 0o600, "the file would be wrong"),
+        ] {
+            fs::write(&file, text).unwrap();
+            fs::set_permissions(&file, Permissions::from_mode(mode)).unwrap();
+            let error = format!("{:#}", dir.save("config.toml", "10.0.0.1").unwrap_err());
+            assert!(error.contains(says), "{text:?}: {error}");
+            assert_eq!(fs::read_to_string(&file).unwrap(), text);
+        }
+        fs::write(&file, "").unwrap();
+        fs::set_permissions(&file, Permissions::from_mode(0o600)).unwrap();
+        fs::hard_link(&file, dir.0.join("other")).unwrap();
+        let error = format!("{:#}", dir.save("config.toml", "10.0.0.1").unwrap_err());
+        assert!(error.contains("2 names"), "{error}");
+    }
+}

@@ -1,0 +1,136 @@
+//! Published ports: their sockets on the host, and those that come and go with `auto`.
+
+use std::collections::BTreeSet;
+use std::os::fd::OwnedFd;
+use std::time::Instant;
+
+use anyhow::{Context, Result};
+
+use super::auto::{Auto, MOST};
+use super::far::{Far, Place};
+use super::relay::Relay;
+use super::spec::{HostPort, Published};
+use super::{bind, words};
+use crate::dest::Proto;
+use crate::stage::say;
+
+impl Relay {
+    /// Binds all addresses of `port` on the host. `Err` says what keeps it from that and what to do.
+    pub(super) fn bind(&self, port: &Published) -> Result<Vec<OwnedFd>, String> {
+        let mut sockets = Vec::new();
+        let mut absent = None;
+        for at in port.addresses() {
+            match bind::hearing(at, port.proto) {
+                Ok(socket) => sockets.push(socket),
+                // One family of the loopback is enough where the host has no other.
+                Err(errno) if port.at.is_none() && bind::is_absent(errno) => {
+                    absent = Some((errno, at));
+                }
+                Err(errno) => return Err(bind::why(errno, at, port.proto)),
+            }
+        }
+        match absent.filter(|_| sockets.is_empty()) {
+            Some((errno, at)) => Err(bind::why(errno, at, port.proto)),
+            None => Ok(sockets),
+        }
+    }
+
+    /// Relays what comes to `socket`; gives its place where it is TCP's.
+    pub(super) fn relay(&mut self, socket: OwnedFd, port: &Published) -> Result<usize> {
+        let far = Far {
+            place: Place::Sandbox,
+            port: port.inside,
+            proto: port.proto,
+        };
+        let done = match port.proto {
+            Proto::Tcp => self.streams.listen(socket, far, port.is_open(), &self.set),
+            Proto::Udp => self.datagrams.listen(socket, far, &self.set).map(|()| 0),
+        };
+        done.with_context(|| format!("publish {port}: the socket cannot be waited for"))
+    }
+
+    /// Begins to follow what the program listens on.
+    pub(super) fn follow(&mut self) -> Result<String> {
+        if self.auto.is_none() {
+            let tables = self.maker.tables();
+            let tables =
+                tables.context("publish auto: cannot read the sandbox's table of sockets")?;
+            self.auto = Some(Auto::new(tables, Instant::now()));
+        }
+        Ok("TCP ports that the program listens on are at 127.0.0.1 and [::1], as far as they are free".into())
+    }
+
+    /// Follows `port` no longer.
+    pub(super) fn unfollow(&mut self, port: u16) {
+        let auto = self.auto.as_mut();
+        let places = auto.and_then(|auto| auto.open.remove(&port));
+        for at in places.into_iter().flatten() {
+            self.streams.unlisten(at);
+        }
+    }
+
+    /// Has what `listening` says, less what is the user's own doing.
+    pub(super) fn keep_up(&mut self, listening: &BTreeSet<u16>) {
+        let given = |port: &u16| {
+            let tcp = |proto| proto == Proto::Tcp;
+            let ours = |p: &HostPort| tcp(p.proto) && p.inside == *port;
+            let published = |p: &Published| tcp(p.proto) && p.host == *port;
+            self.host_ports.iter().any(ours) || self.published.iter().any(published)
+        };
+        let wanted: BTreeSet<u16> = listening
+            .iter()
+            .filter(|port| !given(port))
+            .copied()
+            .collect();
+        let open = self.auto.iter().flat_map(|auto| auto.open.keys().copied());
+        let open: BTreeSet<u16> = open.collect();
+        for gone in open.difference(&wanted) {
+            self.unfollow(*gone);
+        }
+        for new in wanted.difference(&open) {
+            let port = at_loopback(*new);
+            let Some(auto) = &mut self.auto else {
+                return;
+            };
+            match auto.room() {
+                (true, _) => {}
+                (false, true) => {
+                    say(&format!("publish auto: {MOST} ports are followed, no more"));
+                    return;
+                }
+                (false, false) => return,
+            }
+            let bound = self.bind(&port);
+            let places = bound.and_then(|sockets| {
+                let places = sockets.into_iter().map(|socket| self.relay(socket, &port));
+                places.collect::<Result<_>>().map_err(|e| format!("{e:#}"))
+            });
+            let Some(auto) = &mut self.auto else {
+                return;
+            };
+            match places {
+                Ok(places) => drop(auto.open.insert(*new, places)),
+                // Tried again and again, said once.
+                Err(why) if auto.tell(*new) => say(&format!("publish auto: {why}")),
+                Err(_) => {}
+            }
+        }
+    }
+
+    /// What is published, one line each.
+    pub(super) fn published_lines(&self) -> impl Iterator<Item = String> {
+        let auto = self.auto.iter().flat_map(|auto| auto.open.keys());
+        let auto = auto.map(|&port| format!("{} (auto)", words::published(&at_loopback(port))));
+        self.published.iter().map(words::published).chain(auto)
+    }
+}
+
+/// The same port on both sides.
+fn at_loopback(port: u16) -> Published {
+    Published {
+        at: None,
+        host: port,
+        inside: port,
+        proto: Proto::Tcp,
+    }
+}
