@@ -54,7 +54,8 @@ impl Guard {
     ) -> io::Result<()> {
         let (waiting, refusals) = (&mut self.waiting, &mut self.refusals);
         self.queries.take(bytes, |query| {
-            if query.len() > MAX_QUERY || waiting.len() >= MAX_WAITING || !message::is_query(query) {
+            if query.len() > MAX_QUERY || waiting.len() >= MAX_WAITING || !message::is_query(query)
+            {
                 return Err(io::ErrorKind::InvalidData.into());
             }
             if gate.may_ask(query) {
@@ -82,7 +83,9 @@ impl Guard {
     ) -> io::Result<()> {
         let waiting = &mut self.waiting;
         self.answers.take(bytes, |answer| {
-            let query = waiting.iter().position(|query| message::answers(answer, query));
+            let query = waiting
+                .iter()
+                .position(|query| message::answers(answer, query));
             let query = query.ok_or(io::ErrorKind::InvalidData)?;
             gate.answered(answer, &waiting.remove(query));
             names.learn(answer);
@@ -162,7 +165,9 @@ mod tests {
 
     fn framed(messages: &[Vec<u8>]) -> Vec<u8> {
         let mut bytes = Vec::new();
-        messages.iter().for_each(|message| frame(&mut bytes, message));
+        messages
+            .iter()
+            .for_each(|message| frame(&mut bytes, message));
         bytes
     }
 
@@ -191,7 +196,12 @@ mod tests {
             assert_eq!(down, framed(&answers));
             assert_eq!(gate.0, ["a2", "a1"]);
             // Once is enough.
-            let again = guard.down(&framed(&answers), &mut down, &mut gate, &mut Names::default());
+            let again = guard.down(
+                &framed(&answers),
+                &mut down,
+                &mut gate,
+                &mut Names::default(),
+            );
             assert!(again.is_err());
         }
     }
@@ -201,7 +211,11 @@ mod tests {
         let mut response = query(1, "a");
         response[2] |= 0x80;
         let mut gate = OnlyA::default();
-        for bytes in [framed(&[response]), framed(&[vec![0; 5000]]), framed(&[vec![1]])] {
+        for bytes in [
+            framed(&[response]),
+            framed(&[vec![0; 5000]]),
+            framed(&[vec![1]]),
+        ] {
             let mut guard = Guard::default();
             assert!(guard.up(&bytes, &mut Vec::new(), &mut gate).is_err());
         }

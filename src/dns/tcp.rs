@@ -189,27 +189,35 @@ impl Session {
             return self.pump(names, now, buf);
         }
         let guard = &mut self.guard;
-        let up = self.up.pump(&self.client, &self.server, buf, |bytes, pending| {
-            guard.up(bytes, pending, gate)
-        });
+        let up = self
+            .up
+            .pump(&self.client, &self.server, buf, |bytes, pending| {
+                guard.up(bytes, pending, gate)
+            });
         self.down.add(&guard.take_refusals());
-        let down = self.down.pump(&self.server, &self.client, buf, |bytes, pending| {
-            guard.down(bytes, pending, gate, names)
-        });
+        let down = self
+            .down
+            .pump(&self.server, &self.client, buf, |bytes, pending| {
+                guard.down(bytes, pending, gate, names)
+            });
         self.moved(up, down, now)
     }
 
     fn pump(&mut self, names: &mut Names, now: Instant, buf: &mut [u8]) -> bool {
-        let up = self.up.pump(&self.client, &self.server, buf, |bytes, pending| {
-            pending.extend_from_slice(bytes);
-            Ok(())
-        });
+        let up = self
+            .up
+            .pump(&self.client, &self.server, buf, |bytes, pending| {
+                pending.extend_from_slice(bytes);
+                Ok(())
+            });
         let answers = &mut self.answers;
-        let down = self.down.pump(&self.server, &self.client, buf, |bytes, pending| {
-            pending.extend_from_slice(bytes);
-            answers.take(bytes, |answer| names.learn(answer));
-            Ok(())
-        });
+        let down = self
+            .down
+            .pump(&self.server, &self.client, buf, |bytes, pending| {
+                pending.extend_from_slice(bytes);
+                answers.take(bytes, |answer| names.learn(answer));
+                Ok(())
+            });
         self.moved(up, down, now)
     }
 

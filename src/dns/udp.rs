@@ -130,13 +130,7 @@ impl Forwarder {
         }
     }
 
-    fn accept(
-        &mut self,
-        servers: &mut Servers,
-        gate: &mut dyn Gate,
-        now: Instant,
-        buf: &mut [u8],
-    ) {
+    fn accept(&mut self, servers: &mut Servers, gate: &mut dyn Gate, now: Instant, buf: &mut [u8]) {
         for _ in 0..BURST {
             let Ok((len, client)) = self.listener.recv_from(buf) else {
                 return;

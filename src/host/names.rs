@@ -16,7 +16,7 @@ use ipnetwork::IpNetwork;
 use nix::fcntl::{FcntlArg, OFlag, fcntl};
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 
-use crate::dest::{is_pattern, Allowed, Destination, Target};
+use crate::dest::{Allowed, Destination, Target, is_pattern};
 
 /// Names that are looked up at the same time.
 const AT_ONCE: usize = 32;

@@ -2,6 +2,8 @@
 //! with the ports of the entry, before the program hears of it.
 
 use std::collections::{BTreeSet, HashMap, HashSet};
+use std::fs::File;
+use std::io::{Read, Seek};
 use std::net::IpAddr;
 use std::time::{Duration, Instant};
 
@@ -9,6 +11,7 @@ use anyhow::{Error, Result};
 use ipnetwork::IpNetwork;
 
 use super::keeper::Keeper;
+use super::ports::{Ports, table};
 use crate::dest::{Destination, is_named};
 use crate::dns::answer::{self, Answer};
 use crate::dns::gate::Gate;
@@ -29,6 +32,8 @@ const TOLD: usize = 20;
 /// What has been learnt, and until when it holds.
 #[derive(Debug, Default)]
 pub struct Learnt {
+    /// The sandbox's tables of sockets, once they were needed.
+    tables: Vec<File>,
     until: HashMap<(Destination, IpAddr), Instant>,
     told: BTreeSet<String>,
 }
@@ -50,7 +55,10 @@ fn blocked_group(inputs: &Inputs, address: IpAddr) -> Option<String> {
     };
     let policy = Policy::build(&bare);
     let (verdict, rule) = policy.decide(address, None);
-    let by_default = policy.rules.last().is_some_and(|last| last.name == rule.name);
+    let by_default = policy
+        .rules
+        .last()
+        .is_some_and(|last| last.name == rule.name);
     (verdict == Verdict::Block && !by_default).then(|| rule.name.clone())
 }
 
@@ -119,16 +127,14 @@ impl Learnt {
     }
 
     /// Forgets what has not been resolved again in time, but for addresses that a socket of the sandbox is connected to.
-    pub fn tick(
-        &mut self,
-        keeper: &mut Keeper,
-        now: Instant,
-        connected: impl FnOnce() -> HashSet<IpAddr>,
-    ) -> Result<()> {
+    pub fn tick(&mut self, keeper: &mut Keeper, ports: &Ports, now: Instant) -> Result<()> {
         if self.deadline().is_none_or(|at| at > now) {
             return Ok(());
         }
-        let connected = connected();
+        if self.tables.is_empty() {
+            self.tables = ports.tables().unwrap_or_default();
+        }
+        let connected = connected(&self.tables);
         let mut over = HashSet::new();
         self.until.retain(|key, until| {
             if *until > now {
@@ -148,10 +154,26 @@ impl Learnt {
     }
 }
 
+/// Whom the sockets of these tables are connected to. A table that cannot be read has nobody's.
+fn connected(tables: &[File]) -> HashSet<IpAddr> {
+    let read = |mut table: &File| {
+        let mut text = String::new();
+        table.rewind()?;
+        table.read_to_string(&mut text)?;
+        Ok::<_, std::io::Error>(text)
+    };
+    let texts: Vec<String> = tables.iter().flat_map(read).collect();
+    let sockets = texts.iter().flat_map(|text| table::parse(text));
+    sockets.filter_map(|socket| socket.peer()).collect()
+}
+
 fn add(inputs: &mut Inputs, more: &[(Destination, IpAddr)]) {
     for (entry, address) in more {
         let net = IpNetwork::from(*address);
-        let known = inputs.allowed.iter_mut().find(|known| known.entry == *entry);
+        let known = inputs
+            .allowed
+            .iter_mut()
+            .find(|known| known.entry == *entry);
         if let Some(known) = known
             && !known.addresses.contains(&net)
         {
@@ -220,6 +242,7 @@ mod tests {
             home: vec![],
             on_block: OnBlock::Drop,
             netns: Netns::Auto,
+            ports: Default::default(),
         };
         let ruleset = Ruleset::built_in("allowlist-only").unwrap();
         Inputs {
@@ -271,7 +294,10 @@ mod tests {
     fn addresses_come_and_go_with_their_entry() {
         let mut inputs = inputs(&["a.org:443", "b.org"], &[]);
         let key = |entry: &str, address: &str| (entry.parse().unwrap(), address.parse().unwrap());
-        let (a, b) = (key("a.org:443", "198.51.100.1"), key("b.org", "198.51.100.1"));
+        let (a, b) = (
+            key("a.org:443", "198.51.100.1"),
+            key("b.org", "198.51.100.1"),
+        );
         add(&mut inputs, &[a.clone(), a.clone(), b]);
         let addresses = |inputs: &Inputs, n: usize| inputs.allowed[n].addresses.len();
         assert_eq!((addresses(&inputs, 0), addresses(&inputs, 1)), (1, 1));
