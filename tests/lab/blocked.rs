@@ -257,10 +257,7 @@ fn a_scan_takes_bounded_memory(desk: &Desk) -> Result<()> {
     })?;
     std::thread::sleep(Duration::from_millis(300));
     let after = private(running.pid())?;
-    ensure!(
-        after < 3 * 1024,
-        "{before} KiB, after the scan {after} KiB"
-    );
+    ensure!(after < 3 * 1024, "{before} KiB, after the scan {after} KiB");
     nix::sys::signal::kill(running.pid(), nix::sys::signal::Signal::SIGTERM)?;
     eventually("the end", LIMIT, || running.child.try_wait().ok().flatten())?;
     let lines = read(&path)?;
