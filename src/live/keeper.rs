@@ -1,6 +1,7 @@
 //! What the table is to be, and the only writer of it.
 
 use std::collections::HashSet;
+use std::net::IpAddr;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Error, Result};
@@ -40,6 +41,14 @@ pub struct Changed {
     pub entry: Allowed,
     pub effect: Effect,
     pub outcome: Outcome,
+}
+
+/// What of the host decides about the table. Attached networks are added to those known, the others replace them.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Host {
+    pub attached: Vec<Attached>,
+    pub gateways: Vec<IpAddr>,
+    pub resolvers: Vec<IpAddr>,
 }
 
 /// Why all but the allowlist is closed.
@@ -98,6 +107,11 @@ impl Keeper {
     /// The policy that is in force.
     pub fn policy(&self) -> &Policy {
         &self.policy
+    }
+
+    /// The table that is loaded.
+    pub fn loaded(&self) -> &Ruleset {
+        &self.loaded
     }
 
     /// What the policy is made from, or will be where everything is closed.
@@ -183,19 +197,28 @@ impl Keeper {
         }))
     }
 
-    /// What the host is attached to now, or why that is not known.
-    pub fn host(&mut self, read: Result<Vec<Attached>>, now: Instant) -> Result<Outcome> {
-        let attached = match read {
-            Ok(attached) => attached,
+    /// What the host is like now, or why that is not known.
+    pub fn host(&mut self, read: Result<Host>, now: Instant) -> Result<Outcome> {
+        let host = match read {
+            Ok(host) => host,
             Err(e) => return self.close(e, Cause::Host, now),
         };
-        let known: HashSet<_> = self.inputs.attached.iter().map(|a| a.net).collect();
-        let new = attached.into_iter().filter(|a| !known.contains(&a.net));
+        let inputs = &mut self.inputs;
+        let known: HashSet<_> = inputs.attached.iter().map(|a| a.net).collect();
+        let new = host
+            .attached
+            .into_iter()
+            .filter(|a| !known.contains(&a.net));
         let new: Vec<Attached> = new.collect();
-        if new.is_empty() && self.closed.is_none() {
+        let same = new.is_empty()
+            && inputs.gateways == host.gateways
+            && inputs.resolvers == host.resolvers;
+        if same && self.closed.is_none() {
             return Ok(Outcome::Unchanged);
         }
-        self.inputs.attached.extend(new);
+        inputs.attached.extend(new);
+        inputs.gateways = host.gateways;
+        inputs.resolvers = host.resolvers;
         if let Some(closed) = &mut self.closed {
             closed.cause = Cause::Table;
         }

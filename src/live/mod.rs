@@ -9,27 +9,32 @@ pub mod host;
 pub mod keeper;
 pub mod wishes;
 
+use std::net::IpAddr;
 use std::os::fd::{AsRawFd, BorrowedFd, RawFd};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use anyhow::Result;
 use nix::poll::PollFlags;
 
 use crate::dest::Destination;
+use crate::dns::resolv::Resolv;
 use crate::host::names::{LookUps, name};
 use crate::host::{Network, attached::attached};
 use host::Watch;
-pub use keeper::{Changed, Keeper, Outcome};
+pub use keeper::{Changed, Host, Keeper, Outcome};
 pub use wishes::{Answer, Ticket};
 use wishes::{Wish, Wishes};
 
+const RESOLV_CONF: &str = "/etc/resolv.conf";
 /// So long the host is not read again after it was, or as long as that took: announcements come in bursts.
 const PAUSE: Duration = Duration::from_millis(3);
+/// A run that is shorter need not pay for it.
+const SHORT: Duration = Duration::from_millis(20);
 /// How often names of entries are resolved again.
 const NAMES_EVERY: Duration = Duration::from_secs(300);
-/// The same after a change of the network, whose resolvers come a little later.
-const NAMES_AFTER: Duration = Duration::from_secs(1);
+/// How long after a change of the network its resolvers are there.
+const AFTER: Duration = Duration::from_secs(1);
 
 /// The live parts of a run with a firewall. Of every method: `Err` when the firewall can be neither kept nor closed, and
 /// the program has to be ended.
@@ -69,11 +74,11 @@ impl Live {
         }
     }
 
-    /// The program runs: follows the network from now on, and catches up with what it missed since the start.
-    pub fn started(&mut self, now: Instant) -> Result<()> {
-        self.read_at = Some(now);
+    /// The program runs: the network is followed from a moment later on, catching up with what was missed since the
+    /// start.
+    pub fn started(&mut self, now: Instant) {
+        self.read_at = Some(now + SHORT);
         self.plan_names(now + NAMES_EVERY);
-        self.tick(now)
     }
 
     /// Allows a destination, until then or for good. The answer comes by [`Live::answers`], at once where no name has to
@@ -187,13 +192,19 @@ impl Live {
         let network = self.subscribe().and_then(|()| Network::read());
         match network {
             Ok(network) => {
-                self.keeper.host(Ok(attached(&network)), now)?;
+                let host = Host {
+                    attached: attached(&network),
+                    gateways: network.gateways(),
+                    resolvers: self.resolvers(),
+                };
+                self.keeper.host(Ok(host), now)?;
                 // Before the first reading nothing is known to have changed.
                 let changed = self.network.as_ref().is_some_and(|old| *old != network);
                 self.network = Some(network);
                 if changed {
                     self.network_changed = true;
-                    self.plan_names(now + NAMES_AFTER);
+                    self.plan_names(now + AFTER);
+                    self.read_at = Some(now + AFTER);
                 }
             }
             Err(e) => drop(self.keeper.host(Err(e), now)?),
@@ -201,6 +212,14 @@ impl Live {
         let end = Instant::now();
         self.rested = Some(end + PAUSE.max(end - now));
         Ok(())
+    }
+
+    /// Those of before while the file cannot be read: it is missing for a moment when some network managers replace it.
+    fn resolvers(&self) -> Vec<IpAddr> {
+        match Resolv::read(Path::new(RESOLV_CONF)) {
+            Ok(resolv) if Path::new(RESOLV_CONF).exists() => resolv.reachable(),
+            _ => self.keeper.inputs().resolvers.clone(),
+        }
     }
 
     /// Before the host is read, so that nothing falls between.

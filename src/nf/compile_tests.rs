@@ -104,8 +104,8 @@ fn rules_outside_the_subset_are_refused() {
         refused(one(matching(op, port(), 80.into())), "operator");
     }
     refused(
-        one(matching("==", payload("tcp", "sport"), 80.into())),
-        "tcp sport",
+        one(matching("==", payload("tcp", "seq"), 80.into())),
+        "tcp seq",
     );
     refused(one(matching("==", meta("mark"), 1.into())), "Mark");
     refused(one(matching("==", meta("oifname"), "eth*".into())), "eth*");

@@ -53,6 +53,8 @@ pub fn field(field: &PayloadField<'_>) -> Result<Field> {
         ("ip6", "daddr") => (Base::Network, 24, v6, ip6),
         ("icmp", "type") => (Base::Transport, 0, Kind::IcmpType, icmp),
         ("icmpv6", "type") => (Base::Transport, 0, Kind::Icmpv6Type, icmpv6),
+        ("tcp", "sport") => (Base::Transport, 0, port, Needs::L4proto(IPPROTO_TCP)),
+        ("udp", "sport") => (Base::Transport, 0, port, Needs::L4proto(IPPROTO_UDP)),
         ("tcp", "dport") => (Base::Transport, 2, port, Needs::L4proto(IPPROTO_TCP)),
         ("udp", "dport") => (Base::Transport, 2, port, Needs::L4proto(IPPROTO_UDP)),
         ("th", "dport") => (Base::Transport, 2, port, Needs::Nothing),

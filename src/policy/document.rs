@@ -148,7 +148,7 @@ fn lines(rule: &Rule, direction: Direction, sets: &[(Family, Set<'static>)]) -> 
         ]);
     }
     for line in &mut lines {
-        line.extend(service.map(|s| direction.service(s)));
+        line.extend(service.map(|s| direction.service(s, rule.verdict)));
     }
     lines
 }

@@ -257,7 +257,7 @@ fn from_init(running: &mut Running, prepared: &Prepared) -> Result<Option<End>> 
                 running.start_by = None;
                 running.watching.started(prepared.claude_json.as_ref());
                 if let Some(live) = &mut running.live {
-                    live.started(Instant::now())?;
+                    live.started(Instant::now());
                 }
                 if let Some(bus) = &running.bus {
                     bus.hide();

@@ -235,6 +235,8 @@ pub fn expressions() -> Value {
         vec![eq(meta("nfproto"), "ipv6"), eq(ip6("daddr"), "fd00::1")],
         vec![l4("tcp")],
         vec![ne(meta("l4proto"), "udp"), eq(tcp.clone(), 8)],
+        vec![eq(payload("tcp", "sport"), 22)],
+        vec![eq(payload("udp", "sport"), range(53, 55))],
         vec![eq(meta("l4proto"), range(1, 5))],
         vec![ne(meta("l4proto"), range(1, 5))],
         vec![eq(ip("daddr"), "255.255.255.255")],

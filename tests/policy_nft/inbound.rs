@@ -81,6 +81,12 @@ fn datagram(src: IpAddr, hops: u8, (proto, body): &Packet) -> Vec<u8> {
     packet
 }
 
+/// The same with source and destination port exchanged (RFC 9293 3.1, RFC 768).
+fn answer((proto, mut body): Packet) -> Packet {
+    body[..4].rotate_left(2);
+    (proto, body)
+}
+
 /// Whether the kernel itself drops packets from `src`, before any rule (`ip_route_input_slow`, `ip6_rcv_core`).
 fn martian(src: IpAddr) -> bool {
     match src {
@@ -96,9 +102,9 @@ fn martian(src: IpAddr) -> bool {
     }
 }
 
-/// The rule whose mirror decides about a packet from `src`, and its verdict. `proto` is `None` for any other than TCP and
-/// UDP, but for neighbour discovery.
-fn decide(policy: &Policy, src: IpAddr, proto: Option<Proto>) -> (Verdict, &Rule) {
+/// The rule whose mirror decides about a packet from `src`, and its verdict. `from` is protocol and source port, `None`
+/// for any other than TCP and UDP, but for neighbour discovery.
+fn decide(policy: &Policy, src: IpAddr, from: Option<(Proto, u16)>) -> (Verdict, &Rule) {
     let takes = |rule: &&Rule| match &rule.matches {
         Match::Loopback | Match::NeighbourDiscovery => false,
         Match::Any => true,
@@ -111,7 +117,14 @@ fn decide(policy: &Policy, src: IpAddr, proto: Option<Proto>) -> (Verdict, &Rule
                 IpAddr::V6(src) => *embedded == Embedded::Yes && stands_for(src, nets),
                 IpAddr::V4(_) => false,
             };
-            service.is_none_or(|s| Some(s.proto) == proto) && (nets.contains(src) || stands)
+            // What may be sent to may answer from any port; what is blocked is blocked by its port.
+            let any_port = rule.verdict == Verdict::Accept;
+            let served = service.is_none_or(|s| {
+                from.is_some_and(|(proto, port)| {
+                    s.proto == proto && (any_port || (s.first..=s.last).contains(&port))
+                })
+            });
+            served && (nets.contains(src) || stands)
         }
     };
     let rule = policy
@@ -170,11 +183,11 @@ fn what_arrives_is_decided_by_its_source() {
                 continue;
             }
             let packets = match service {
-                Some((Proto::Tcp, port)) => vec![tcp(port)],
-                Some((Proto::Udp, port)) => vec![udp(port)],
+                Some((Proto::Tcp, port)) => vec![answer(tcp(port))],
+                Some((Proto::Udp, port)) => vec![answer(udp(port))],
                 None => vec![icmp(src, if src.is_ipv4() { 0 } else { 129 }), sctp(445)],
             };
-            let (verdict, rule) = decide(&policy, src, service.map(|(proto, _)| proto));
+            let (verdict, rule) = decide(&policy, src, service);
             for packet in packets {
                 tun.arrive(src, 64, &packet);
                 *meant.entry(format!("{}, inbound", rule.name)).or_default() += 1;

@@ -3,7 +3,7 @@
 use nftables::expr::{Expression, MetaKey};
 use nftables::stmt::Statement;
 
-use super::{Family, Line, equal, meta, payload, prefix, range, text};
+use super::{Family, Line, Verdict, equal, meta, payload, prefix, range, text};
 use crate::dest::{Proto, Service};
 
 #[derive(Clone, Copy)]
@@ -33,23 +33,26 @@ impl Direction {
         payload(protocol, field)
     }
 
-    /// On the way out the port; on the way in the protocol only, since answers may come from another port (RFC 1350, 4).
-    pub fn service(self, service: Service) -> Statement<'static> {
+    /// On the way out the port. On the way in, of what may be sent to, the protocol only, since answers may come from
+    /// another port (RFC 1350, 4); of what is blocked that port, since the others are not.
+    pub fn service(self, service: Service, verdict: Verdict) -> Statement<'static> {
         let proto = match service.proto {
             Proto::Tcp => "tcp",
             Proto::Udp => "udp",
         };
         let port = |p: u16| Expression::Number(p.into());
-        match self {
-            Direction::Input => equal(meta(MetaKey::L4proto), text(proto)),
-            Direction::Output if service.first == service.last => {
-                equal(payload(proto, "dport"), port(service.first))
+        let field = match (self, verdict) {
+            (Direction::Input, Verdict::Accept) => {
+                return equal(meta(MetaKey::L4proto), text(proto));
             }
-            Direction::Output => {
-                let ports = range(port(service.first), port(service.last));
-                equal(payload(proto, "dport"), ports)
-            }
-        }
+            (Direction::Input, Verdict::Block) => "sport",
+            (Direction::Output, _) => "dport",
+        };
+        let ports = match service.first == service.last {
+            true => port(service.first),
+            false => range(port(service.first), port(service.last)),
+        };
+        equal(payload(proto, field), ports)
     }
 
     /// Solicitations and advertisements with hop limit 255, which were never forwarded (RFC 4861 4.3, 4.4 and 7.1).
