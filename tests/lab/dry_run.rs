@@ -37,8 +37,8 @@ fn the_json_form_has_every_part(desk: &Desk) -> Result<()> {
     let mut keys: Vec<&str> = object.keys().map(String::as_str).collect();
     keys.sort_unstable();
     let mut wanted = [
-        "version", "netns", "firewall", "policy", "attached", "allow", "dns", "rules", "ruleset",
-        "argv", "warnings",
+        "version", "netns", "firewall", "policy", "attached", "allow", "deny", "dns", "rules",
+        "ruleset", "argv", "warnings",
     ];
     wanted.sort_unstable();
     ensure!(keys == wanted, "keys are {keys:?}");
