@@ -10,6 +10,7 @@ use std::path::{Path, PathBuf};
 use anyhow::{Context, Result, bail};
 use nix::unistd::Uid;
 
+use super::text;
 use crate::config::{self, trust};
 use crate::dest::Destination;
 use crate::launch::Environment;
@@ -29,7 +30,7 @@ fn save_in(file: &Path, uid: Uid, list: List, entry: &Destination) -> Result<Str
     let Some(new) = edit::edit(text.as_deref().unwrap_or_default(), list, entry)
         .with_context(|| format!("{shown} cannot be changed"))?
     else {
-        return Ok(format!("{shown} has it already"));
+        return Ok(format!("{} has it already", text::path(file)));
     };
     config::check(file, &new).context("not saved: the file would be wrong")?;
     let mode = match &text {
@@ -37,7 +38,7 @@ fn save_in(file: &Path, uid: Uid, list: List, entry: &Destination) -> Result<Str
         None => 0o600,
     };
     replace(&real, new.as_bytes(), mode).with_context(|| format!("cannot write {shown}"))?;
-    Ok(format!("saved in {shown}"))
+    Ok(format!("saved in {}", text::path(file)))
 }
 
 /// The file behind links, as a directory of dotfiles has them; makes the directory where it is missing.
