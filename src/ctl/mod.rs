@@ -10,6 +10,7 @@ pub mod destinations;
 mod facts;
 pub mod live;
 pub mod report;
+mod rulesets;
 mod services;
 mod terminal;
 pub mod verify;
@@ -54,6 +55,7 @@ pub fn main() -> ExitCode {
             options: options(given),
         }),
         Some(("check", given)) => check::run(given.get_flag("json")),
+        Some(("rulesets", given)) => rulesets::run(given.get_flag("json")),
         other => other
             .and_then(|(name, given)| live::command::run(name, given))
             .unwrap_or_else(|| unreachable!("clap requires one of the subcommands")),
@@ -94,6 +96,11 @@ fn command() -> Command {
         .subcommand(
             Command::new("check")
                 .about("Look at what the sandbox needs of this machine; sends nothing")
+                .arg(json.clone()),
+        )
+        .subcommand(
+            Command::new("rulesets")
+                .about("List the rulesets that --policy can name, and where they come from")
                 .arg(json),
         )
         .subcommands(live::command::commands())

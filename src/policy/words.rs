@@ -166,7 +166,7 @@ fn short(net: ipnetwork::IpNetwork) -> String {
 }
 
 /// Columns padded to their longest cell, two spaces between, nothing at the end of a line.
-fn aligned(rows: Vec<Vec<String>>) -> String {
+pub fn aligned(rows: Vec<Vec<String>>) -> String {
     let columns = rows.iter().map(Vec::len).max().unwrap_or(0);
     let width = |c: usize| {
         let cells = rows.iter().filter_map(|r| r.get(c));
