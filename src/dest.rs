@@ -26,7 +26,7 @@ pub struct Service {
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub enum Target {
     Net(IpNetwork),
-    /// A host name, in lower case.
+    /// A host name, in lower case; `*.example.com` for every name below it ([`is_pattern`]).
     Name(String),
 }
 
@@ -135,11 +135,27 @@ fn looks_like_ipv4(host: &str) -> bool {
     is_digits(last) || hex.is_some_and(|h| h.chars().all(|c| c.is_ascii_hexdigit()))
 }
 
+/// Whether a name stands for all names below it.
+pub fn is_pattern(name: &str) -> bool {
+    name.starts_with("*.")
+}
+
+/// Whether a name is the one that was written, or one of those that it stands for. Both are in lower case.
+pub fn is_named(written: &str, name: &str) -> bool {
+    let plain = |name: &str| name.strip_suffix('.').unwrap_or(name).to_owned();
+    let (written, name) = (plain(written), plain(name));
+    match written.strip_prefix('*') {
+        Some(below) => name.len() > below.len() && name.ends_with(below),
+        None => written == name,
+    }
+}
+
 /// RFC 1123 section 2.1 and RFC 1035 section 2.3.4, and the underscore that is common in home networks.
 fn check_name(name: &str) -> Result<()> {
+    let name = name.strip_prefix("*.").unwrap_or(name);
     ensure!(
         !name.contains('*'),
-        "names with `*` are not supported; write each name out"
+        "`*` stands for the first part of a name alone, as in `*.example.com`"
     );
     ensure!(
         name.is_ascii(),

@@ -121,6 +121,7 @@ fn table() -> String {
     names.extend(rulesets.iter().map(|ruleset| {
         match ruleset.dns {
             Dns::All => "resolve",
+            Dns::Listed => "of allow entries resolve",
             Dns::None => "do not resolve",
         }
         .to_owned()

@@ -3,6 +3,7 @@
 //! Who answers may be anybody: lengths and pointers are checked, and what cannot be read ends the reading.
 
 use std::net::IpAddr;
+use std::time::Duration;
 
 const HEADER: usize = 12;
 const QR: u8 = 0x80;
@@ -18,11 +19,28 @@ const MAX_NAME: usize = 255;
 const MAX_RECORDS: u16 = 256;
 const MAX_ALIASES: usize = 16;
 
-/// What a response says of its one question: the name, in lower case and safe to print, and the addresses that it has,
-/// aliases followed. A response that is cut off gives what is whole.
+/// What a response says of its one question.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Answer {
+    /// In lower case and safe to print.
+    pub name: String,
+    /// Aliases followed.
+    pub addresses: Vec<IpAddr>,
+    /// For so long it may be kept: the least of its records, the aliases' among them.
+    pub ttl: Duration,
+}
+
+/// The name that a message asks for, in lower case and safe to print; `None` where it has not one question.
+pub fn asked(message: &[u8]) -> Option<String> {
+    let one = u16_at(message, 4)? == 1;
+    let (name, _) = name(message, HEADER)?;
+    one.then_some(name)
+}
+
+/// Reads a response. One that is cut off gives what is whole.
 ///
 /// `None` where it is no response or has not one question.
-pub fn addresses(message: &[u8]) -> Option<(String, Vec<IpAddr>)> {
+pub fn read(message: &[u8]) -> Option<Answer> {
     if message.get(2)? & QR == 0 || u16_at(message, 4)? != 1 {
         return None;
     }
@@ -31,6 +49,7 @@ pub fn addresses(message: &[u8]) -> Option<(String, Vec<IpAddr>)> {
     let mut at = after + 4;
     let mut aliases = vec![asked];
     let mut found: Vec<IpAddr> = Vec::new();
+    let mut ttl = u32::MAX;
     for _ in 0..records.min(MAX_RECORDS) {
         let Some(record) = record(message, at) else {
             break;
@@ -40,6 +59,9 @@ pub fn addresses(message: &[u8]) -> Option<(String, Vec<IpAddr>)> {
             continue;
         }
         let data = &message[record.data..record.end];
+        if [A, AAAA, CNAME].contains(&record.kind) {
+            ttl = ttl.min(record.ttl);
+        }
         match record.kind {
             A => found.extend(<[u8; 4]>::try_from(data).map(IpAddr::from)),
             AAAA => found.extend(<[u8; 16]>::try_from(data).map(IpAddr::from)),
@@ -49,13 +71,19 @@ pub fn addresses(message: &[u8]) -> Option<(String, Vec<IpAddr>)> {
             _ => {}
         }
     }
-    Some((aliases.swap_remove(0), found))
+    Some(Answer {
+        name: aliases.swap_remove(0),
+        addresses: found,
+        ttl: Duration::from_secs(ttl.into()),
+    })
 }
 
 struct Record {
     owner: String,
     kind: u16,
     class: u16,
+    /// Seconds. One with the highest bit set is 0 (RFC 2181, section 8).
+    ttl: u32,
     /// Where its data begins and ends, within the message.
     data: usize,
     end: usize,
@@ -70,6 +98,10 @@ fn record(message: &[u8], at: usize) -> Option<Record> {
         owner,
         kind: u16_at(message, at)?,
         class: u16_at(message, at + 2)?,
+        ttl: match u16_at(message, at + 4)? {
+            high @ 0..0x8000 => u32::from(high) << 16 | u32::from(u16_at(message, at + 6)?),
+            _ => 0,
+        },
         data,
         end,
     })
@@ -159,8 +191,10 @@ mod tests {
     const ASKED: &[u8] = &[0xc0, 12];
 
     fn found(message: &[u8]) -> Option<(String, Vec<String>)> {
-        let (name, found) = addresses(message)?;
-        Some((name, found.iter().map(ToString::to_string).collect()))
+        let Answer {
+            name, addresses, ..
+        } = read(message)?;
+        Some((name, addresses.iter().map(ToString::to_string).collect()))
     }
 
     fn is(name: &str, addresses: &[&str]) -> Option<(String, Vec<String>)> {
@@ -282,7 +316,7 @@ mod tests {
                 message[at] = [random() as u8, 0xc0, 0, 63][random() as usize % 4];
             }
             message.truncate(message.len() - random() as usize % 8);
-            read += usize::from(addresses(&message).is_some());
+            read += usize::from(super::read(&message).is_some());
         }
         assert!((10_000..95_000).contains(&read), "{read}");
     }

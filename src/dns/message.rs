@@ -7,6 +7,7 @@ const RA: u8 = 0x80;
 const REPEATED: u8 = 0x79;
 
 const SERVFAIL: u8 = 2;
+const NXDOMAIN: u8 = 3;
 const NOTIMP: u8 = 4;
 const REFUSED: u8 = 5;
 
@@ -25,12 +26,22 @@ pub fn is_unhelpful(answer: &[u8]) -> bool {
     matches!(answer[3] & 0x0f, SERVFAIL | NOTIMP | REFUSED)
 }
 
-/// The SERVFAIL for `query`, which must have a header. It repeats the question: glibc takes no answer without.
+/// The SERVFAIL for `query`, which must have a header.
 pub fn servfail(query: &[u8]) -> Vec<u8> {
+    error(query, SERVFAIL)
+}
+
+/// The NXDOMAIN for `query`, which must have a header: programs take it as the last word, and do not ask again.
+pub fn no_such_name(query: &[u8]) -> Vec<u8> {
+    error(query, NXDOMAIN)
+}
+
+/// It repeats the question: glibc takes no answer without.
+fn error(query: &[u8], code: u8) -> Vec<u8> {
     let question = question(query).unwrap_or_default();
     let mut answer = Vec::with_capacity(HEADER + question.len());
     answer.extend_from_slice(&query[..2]);
-    answer.extend_from_slice(&[QR | query[2] & REPEATED, RA | SERVFAIL]);
+    answer.extend_from_slice(&[QR | query[2] & REPEATED, RA | code]);
     answer.extend_from_slice(&[0, u8::from(!question.is_empty()), 0, 0, 0, 0, 0, 0]);
     answer.extend_from_slice(question);
     answer

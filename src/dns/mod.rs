@@ -4,8 +4,9 @@
 //! in the host's network, runs a [`relay::Relay`] in its poll loop. Queries and answers pass unchanged, to whatever the
 //! host's resolv.conf names at that moment. [`names::Names`] is what the answers said. [`resolv::Resolv::for_sandbox`] is the resolv.conf that goes with it.
 
-mod answer;
+pub mod answer;
 mod connect;
+pub mod gate;
 mod message;
 pub mod names;
 mod pipe;

@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, HashMap};
 use std::net::IpAddr;
 use std::sync::{Arc, Mutex, MutexGuard};
 
-use super::answer;
+use super::answer::{self, Answer};
 
 /// Beyond either the oldest leave: entries, and bytes of their names (a name counts for each of its addresses).
 const MAX_ENTRIES: usize = 4096;
@@ -33,7 +33,10 @@ pub struct Names {
 impl Names {
     /// Takes what an answer says. One that cannot be read says nothing.
     pub fn learn(&mut self, answer: &[u8]) {
-        let Some((name, addresses)) = answer::addresses(answer) else {
+        let Some(Answer {
+            name, addresses, ..
+        }) = answer::read(answer)
+        else {
             return;
         };
         if name.is_empty() || addresses.is_empty() {

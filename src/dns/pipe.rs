@@ -28,13 +28,18 @@ impl Pipe {
         !self.pending.is_empty()
     }
 
+    /// Has this written, too.
+    pub fn add(&mut self, bytes: &[u8]) {
+        self.pending.extend_from_slice(bytes);
+    }
+
     /// Whether all has been passed on, the end included.
     pub fn is_closed(&self) -> bool {
         self.closed
     }
 
     /// Passes on what there is, as far as both sides go; whether anything moved. Both streams are non-blocking. What is
-    /// read is shown to `see`.
+    /// read goes through `take`, which adds to what is to be written.
     ///
     /// `Err` when either side is gone.
     pub fn pump(
@@ -42,7 +47,7 @@ impl Pipe {
         from: &TcpStream,
         to: &TcpStream,
         buf: &mut [u8],
-        mut see: impl FnMut(&[u8]),
+        mut take: impl FnMut(&[u8], &mut Vec<u8>) -> io::Result<()>,
     ) -> io::Result<bool> {
         let mut moved = false;
         for _ in 0..BURST {
@@ -58,10 +63,7 @@ impl Pipe {
             }
             match unless_blocked((&mut &*from).read(&mut buf[..CHUNK]))? {
                 Some(0) => self.ended = true,
-                Some(len) => {
-                    self.pending.extend_from_slice(&buf[..len]);
-                    see(&buf[..len]);
-                }
+                Some(len) => take(&buf[..len], &mut self.pending)?,
                 None => return Ok(moved),
             }
             moved = true;

@@ -10,6 +10,7 @@ use nix::fcntl::{FcntlArg, FdFlag, fcntl};
 use nix::poll::PollFlags;
 use nix::sys::socket::{setsockopt, sockopt::RcvBuf};
 
+use super::gate::Gate;
 use super::names::Shared;
 use super::servers::Servers;
 use super::tcp::Sessions;
@@ -41,7 +42,8 @@ const RECEIVE_BUFFER: usize = 1 << 20;
 /// let ready: Vec<RawFd> = ready.map(|fd| fd.as_fd().as_raw_fd()).collect();
 /// # use std::os::fd::AsFd;
 /// let now = Instant::now();
-/// ready.into_iter().for_each(|fd| relay.ready(fd, now));
+/// let mut gate = claude_isolated::dns::gate::Open;
+/// ready.into_iter().for_each(|fd| relay.ready(fd, &mut gate, now));
 /// relay.tick(now);
 /// # Ok(())
 /// # }
@@ -99,12 +101,13 @@ impl Relay {
 
     /// Serves a descriptor that is ready for anything, errors included. One that is not, or no longer, the relay's is
     /// passed over, so a loop may hand it all that poll(2) gave.
-    pub fn ready(&mut self, fd: RawFd, now: Instant) {
+    ///
+    /// `gate` decides which names are asked for; [`Open`](super::gate::Open) lets all pass.
+    pub fn ready(&mut self, fd: RawFd, gate: &mut dyn Gate, now: Instant) {
         let names = &mut *self.names.lock();
-        self.udp
-            .ready(fd, &mut self.servers, names, now, &mut self.buf);
-        self.tcp
-            .ready(fd, &mut self.servers, names, now, &mut self.buf);
+        let (servers, buf) = (&mut self.servers, &mut self.buf);
+        self.udp.ready(fd, servers, names, gate, now, buf);
+        self.tcp.ready(fd, servers, names, gate, now, buf);
     }
 
     /// The host's network is another: its resolvers may be, too, and those that failed may be reached now. What is in

@@ -8,6 +8,7 @@ use std::time::{Duration, Instant};
 use nix::poll::PollFlags;
 
 use super::connect;
+use super::gate::{Gate, Guard};
 use super::names::{Names, Stream};
 use super::pipe::Pipe;
 use super::servers::Servers;
@@ -43,6 +44,8 @@ struct Session {
     down: Pipe,
     /// What comes down.
     answers: Stream,
+    /// Both ways, where a gate is not open.
+    guard: Guard,
     /// When the server, or the connection, is given up.
     until: Instant,
 }
@@ -77,13 +80,14 @@ impl Sessions {
         fd: RawFd,
         servers: &mut Servers,
         names: &mut Names,
+        gate: &mut dyn Gate,
         now: Instant,
         buf: &mut [u8],
     ) {
         if fd == self.listener.as_raw_fd() {
             self.accept(servers, now);
         } else if let Some(at) = self.open.iter().position(|session| session.has(fd))
-            && !self.open[at].advance(names, now, buf)
+            && !self.open[at].advance(names, gate, now, buf)
         {
             self.open.swap_remove(at);
         }
@@ -135,6 +139,7 @@ impl Session {
             up: Pipe::default(),
             down: Pipe::default(),
             answers: Stream::default(),
+            guard: Guard::default(),
             until: now + PATIENCE,
         })
     }
@@ -162,7 +167,13 @@ impl Session {
     }
 
     /// Whether the session goes on.
-    fn advance(&mut self, names: &mut Names, now: Instant, buf: &mut [u8]) -> bool {
+    fn advance(
+        &mut self,
+        names: &mut Names,
+        gate: &mut dyn Gate,
+        now: Instant,
+        buf: &mut [u8],
+    ) -> bool {
         if !self.connected {
             match connect::established(&self.server) {
                 Ok(false) => return true,
@@ -174,11 +185,44 @@ impl Session {
                 Err(_) => return self.next_server(now),
             }
         }
-        let up = self.up.pump(&self.client, &self.server, buf, |_| {});
+        if gate.is_open() {
+            return self.pump(names, now, buf);
+        }
+        let guard = &mut self.guard;
+        let up = self
+            .up
+            .pump(&self.client, &self.server, buf, |bytes, pending| {
+                guard.up(bytes, pending, gate)
+            });
+        self.down.add(&guard.take_refusals());
+        let down = self
+            .down
+            .pump(&self.server, &self.client, buf, |bytes, pending| {
+                guard.down(bytes, pending, gate, names)
+            });
+        self.moved(up, down, now)
+    }
+
+    fn pump(&mut self, names: &mut Names, now: Instant, buf: &mut [u8]) -> bool {
+        let up = self
+            .up
+            .pump(&self.client, &self.server, buf, |bytes, pending| {
+                pending.extend_from_slice(bytes);
+                Ok(())
+            });
         let answers = &mut self.answers;
-        let down = self.down.pump(&self.server, &self.client, buf, |bytes| {
-            answers.take(bytes, |answer| names.learn(answer));
-        });
+        let down = self
+            .down
+            .pump(&self.server, &self.client, buf, |bytes, pending| {
+                pending.extend_from_slice(bytes);
+                answers.take(bytes, |answer| names.learn(answer));
+                Ok(())
+            });
+        self.moved(up, down, now)
+    }
+
+    /// Whether the session goes on after both its directions did this.
+    fn moved(&mut self, up: io::Result<bool>, down: io::Result<bool>, now: Instant) -> bool {
         let (Ok(up), Ok(down)) = (up, down) else {
             return false;
         };

@@ -8,6 +8,7 @@ use std::time::{Duration, Instant};
 
 use nix::poll::PollFlags;
 
+use super::gate::Gate;
 use super::names::Names;
 use super::servers::Servers;
 use super::{connect, message};
@@ -92,13 +93,14 @@ impl Forwarder {
         fd: RawFd,
         servers: &mut Servers,
         names: &mut Names,
+        gate: &mut dyn Gate,
         now: Instant,
         buf: &mut [u8],
     ) {
         if fd == self.listener.as_raw_fd() {
-            self.accept(servers, now, buf);
+            self.accept(servers, gate, now, buf);
         } else if let Some(&(id, attempt)) = self.sockets.get(&fd)
-            && let Some(len) = self.receive(id, attempt, servers, now, buf)
+            && let Some(len) = self.receive(id, attempt, servers, gate, now, buf)
         {
             // After it was passed on.
             names.learn(&buf[..len]);
@@ -128,7 +130,7 @@ impl Forwarder {
         }
     }
 
-    fn accept(&mut self, servers: &mut Servers, now: Instant, buf: &mut [u8]) {
+    fn accept(&mut self, servers: &mut Servers, gate: &mut dyn Gate, now: Instant, buf: &mut [u8]) {
         for _ in 0..BURST {
             let Ok((len, client)) = self.listener.recv_from(buf) else {
                 return;
@@ -139,6 +141,10 @@ impl Forwarder {
             }
             if len > MAX_QUERY {
                 self.reply(client, &message::servfail(packet));
+                continue;
+            }
+            if !gate.may_ask(packet) {
+                self.reply(client, &message::no_such_name(packet));
                 continue;
             }
             if self.queries.len() == MAX_QUERIES
@@ -167,6 +173,7 @@ impl Forwarder {
         id: u64,
         at: usize,
         servers: &mut Servers,
+        gate: &mut dyn Gate,
         now: Instant,
         buf: &mut [u8],
     ) -> Option<usize> {
@@ -197,6 +204,7 @@ impl Forwarder {
             }
             if !message::is_unhelpful(answer) {
                 let client = query.client;
+                gate.answered(answer, &query.packet);
                 self.reply(client, answer);
                 self.remove(id);
                 return Some(len);

@@ -16,7 +16,7 @@ use ipnetwork::IpNetwork;
 use nix::fcntl::{FcntlArg, OFlag, fcntl};
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 
-use crate::dest::{Allowed, Destination, Target};
+use crate::dest::{Allowed, Destination, Target, is_pattern};
 
 /// Names that are looked up at the same time.
 const AT_ONCE: usize = 32;
@@ -26,6 +26,28 @@ const LONGEST: usize = 1 << 20;
 /// The addresses of a name, at least one, or in words why there are none.
 pub type Answer = Result<Vec<IpNetwork>, String>;
 pub type Answers = BTreeMap<String, Answer>;
+
+/// Entries as they are: a name has no addresses, until it is learnt which.
+pub fn unresolved(entries: &[Destination]) -> Vec<Allowed> {
+    let addresses = |entry: &Destination| match &entry.target {
+        Target::Net(net) => vec![*net],
+        Target::Name(_) => Vec::new(),
+    };
+    let allowed = |entry: &Destination| Allowed {
+        entry: entry.clone(),
+        addresses: addresses(entry),
+    };
+    entries.iter().map(allowed).collect()
+}
+
+/// Why an entry cannot be used where names are looked up once, if it cannot.
+pub fn not_learnt(entry: &Destination) -> Option<String> {
+    name(entry).filter(|name| is_pattern(name))?;
+    Some(format!(
+        "{entry} stands for many names, which only a ruleset with dns = \"listed\" learns (allowlist-only is one): write \
+         each name out"
+    ))
+}
 
 /// Gives every entry its addresses, in order: plain networks themselves, names all of their A and AAAA records.
 ///

@@ -8,6 +8,7 @@ use ipnetwork::IpNetwork;
 use crate::dest::{Allowed, Destination, Service};
 use crate::host::names::{Answers, name};
 use crate::policy::Inputs;
+use crate::policy::ruleset::Dns;
 
 /// So many addresses of a denied name are remembered: an answer is seldom all that a name has.
 const REMEMBERED: usize = 256;
@@ -86,8 +87,12 @@ fn meet(a: &Allowed, b: &Allowed) -> bool {
     services && a.addresses.iter().any(any)
 }
 
-/// The names that entries are made of.
+/// The names that entries are made of and that have to be looked up.
 pub fn names(inputs: &Inputs) -> BTreeSet<String> {
+    if inputs.ruleset.dns == Dns::Listed {
+        // They are learnt.
+        return BTreeSet::new();
+    }
     let entries = inputs.allowed.iter().chain(&inputs.denied);
     let names = entries.filter_map(|entry| name(&entry.entry));
     names.map(str::to_owned).collect()

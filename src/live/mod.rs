@@ -8,6 +8,7 @@ pub mod control;
 pub mod entries;
 pub mod host;
 pub mod keeper;
+pub mod learnt;
 pub mod ports;
 pub mod protocol;
 pub mod wishes;
@@ -21,11 +22,15 @@ use anyhow::Result;
 use nix::poll::PollFlags;
 
 use crate::dest::Destination;
+use crate::dns::gate::Open;
+use crate::dns::relay::Relay;
 use crate::dns::resolv::Resolv;
 use crate::host::names::{LookUps, name};
 use crate::host::{Network, attached::attached};
+use crate::policy::ruleset::Dns;
 use host::Watch;
 pub use keeper::{Changed, Host, Keeper, Outcome};
+use learnt::{Learning, Learnt};
 use ports::Ports;
 pub use wishes::{Answer, Ticket};
 use wishes::{Wish, Wishes};
@@ -59,6 +64,7 @@ pub struct Live {
     names: Option<LookUps>,
     names_at: Option<Instant>,
     wishes: Wishes,
+    learnt: Learnt,
 }
 
 impl Live {
@@ -77,6 +83,7 @@ impl Live {
             names: None,
             names_at: None,
             wishes: Wishes::default(),
+            learnt: Learnt::default(),
         }
     }
 
@@ -121,6 +128,22 @@ impl Live {
         std::mem::take(&mut self.network_changed)
     }
 
+    /// Serves the DNS relay's descriptor, and has its answers teach where the ruleset wants that.
+    pub fn relay(&mut self, relay: &mut Relay, fd: RawFd, now: Instant) -> Result<()> {
+        if self.keeper.inputs().ruleset.dns != Dns::Listed {
+            relay.ready(fd, &mut Open, now);
+            return Ok(());
+        }
+        let mut gate = Learning {
+            learnt: &mut self.learnt,
+            keeper: &mut self.keeper,
+            now,
+            failed: None,
+        };
+        relay.ready(fd, &mut gate, now);
+        gate.failed.map_or(Ok(()), Err)
+    }
+
     /// The run is known by this id.
     pub fn name_run(&mut self, id: &str) {
         if let Some(log) = &mut self.blocked {
@@ -155,6 +178,7 @@ impl Live {
             self.names_at,
             self.wishes.deadline(),
             self.ports.deadline(),
+            self.learnt.deadline(),
         ]
         .into_iter()
         .flatten()
@@ -194,6 +218,7 @@ impl Live {
             self.follow(now)?;
         }
         self.keeper.tick(now)?;
+        self.learnt.tick(&mut self.keeper, &self.ports, now)?;
         self.wishes.advance(&mut self.keeper, now)?;
         self.resolve(now)
     }

@@ -8,8 +8,9 @@ use anyhow::Result;
 use nix::poll::PollFlags;
 
 use super::keeper::{Changed, Keeper};
-use crate::dest::{Allowed, Destination, Target};
-use crate::host::names::LookUps;
+use crate::dest::{Allowed, Destination, Target, is_pattern};
+use crate::host::names::{LookUps, not_learnt};
+use crate::policy::ruleset::Dns;
 
 /// How long an answer for a name may take.
 pub const LIMIT: Duration = Duration::from_secs(10);
@@ -51,6 +52,15 @@ impl Wishes {
         let ticket = Ticket(self.next);
         self.next += 1;
         match &entry.target {
+            Target::Name(_) if keeper.inputs().ruleset.dns == Dns::Listed => {
+                // Its addresses are learnt.
+                let addresses = Vec::new();
+                self.grant(ticket, wish, Allowed { entry, addresses }, keeper, now)?;
+            }
+            Target::Name(name) if is_pattern(name) => {
+                let why = not_learnt(&entry).unwrap_or_default();
+                self.answers.push((ticket, Err(why)));
+            }
             Target::Name(name) => {
                 let look_up = LookUps::start([name.clone()].into(), getent, LIMIT);
                 self.looked_up.push((ticket, wish, entry, look_up));

@@ -16,6 +16,7 @@ use super::prepare::{Prepared, Surroundings};
 use super::start::{LIMIT, Running};
 use super::wire::Received;
 use super::{EXIT_CANNOT_EXECUTE, EXIT_NOT_FOUND, signals};
+use crate::dns::gate::Open;
 use crate::live::Live;
 use crate::live::control::service::{Facts, Service};
 use crate::live::ports::Ports;
@@ -248,7 +249,10 @@ fn wait(running: &mut Running, until: Option<Instant>) -> Result<()> {
     if let Some(relay) = &mut running.relay {
         let now = Instant::now();
         for fd in ready {
-            relay.ready(fd, now);
+            match &mut running.live {
+                Some(live) => live.relay(relay, fd, now)?,
+                None => relay.ready(fd, &mut Open, now),
+            }
         }
         relay.tick(now);
     }

@@ -242,7 +242,7 @@ pub fn turn(
     let ready: Vec<_> = ready.map(|fd| fd.as_fd().as_raw_fd()).collect();
     let now = Instant::now();
     for &fd in &ready {
-        relay.ready(fd, now);
+        relay.ready(fd, &mut claude_isolated::dns::gate::Open, now);
     }
     relay.tick(now);
     stopped.is_none_or(|s| !ready.contains(&s.as_raw_fd()))

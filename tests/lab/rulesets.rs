@@ -5,6 +5,7 @@ use std::path::Path;
 
 use anyhow::{Context, Result, ensure};
 
+use crate::harness::nameserver::BIG_COUNT;
 use crate::harness::network::{ISP, NAS, RTR, TV, batch, on, sysctl};
 use crate::harness::services::{TCP_PORT, UDP_PORT};
 use crate::harness::{Desk, EVERYONE, ONCE, Scenario, scenario};
@@ -20,6 +21,10 @@ pub const ALL: &[Scenario] = &[
     scenario!(lateral_works_behind_a_link_local_gateway),
     scenario!(lateral_works_without_a_next_hop),
     scenario!(offline_reaches_nobody_and_resolves_nothing, EVERYONE),
+    scenario!(only_listed_names_resolve_and_open_their_ports, EVERYONE),
+    scenario!(names_below_a_name_and_names_of_the_lan),
+    scenario!(an_answer_over_tcp_teaches_too, ONCE),
+    scenario!(a_name_for_many_needs_a_ruleset_that_learns, ONCE),
     scenario!(a_ruleset_of_the_users_own_is_found_by_its_name),
     scenario!(
         a_ruleset_in_the_workspace_is_read_only_with_what_it_includes,
@@ -100,6 +105,66 @@ fn offline_reaches_nobody_and_resolves_nothing(desk: &Desk) -> Result<()> {
     Ok(())
 }
 
+const CONNECT: &str = "c() { timeout 2 bash -c \"exec 3<>/dev/tcp/$1/$2\" 2>/dev/null && echo $1:$2 open || echo $1:$2 closed; }\n";
+
+/// What a script prints under `allowlist-only`.
+fn listed(desk: &Desk, allow: &str, script: &str) -> Result<String> {
+    desk.config(&format!("policy = \"allowlist-only\"\nallow = [{allow}]"))?;
+    let script = [CONNECT, script].concat();
+    Ok(desk.shell(&[], &script)?.stdout)
+}
+
+fn only_listed_names_resolve_and_open_their_ports(desk: &Desk) -> Result<()> {
+    // The address alone opens nothing before its name was resolved, and no other port after it.
+    let script = format!(
+        "c {0} {TCP_PORT}\ngetent ahostsv4 cdn.example >/dev/null; echo $?\nc isp.example {TCP_PORT}\nc {0} {TCP_PORT}\n\
+         c {0} 22\nc 2001:db8:ffff::10 {TCP_PORT}\ngetent ahostsv4 printer.corp.example; echo $?",
+        ISP.v4
+    );
+    let allow = format!("\"isp.example:{TCP_PORT}\"");
+    let got = listed(desk, &allow, &script)?;
+    let wanted = format!(
+        "{0}:{TCP_PORT} closed\n2\nisp.example:{TCP_PORT} open\n{0}:{TCP_PORT} open\n{0}:22 closed\n\
+         2001:db8:ffff::10:{TCP_PORT} open\n2\n",
+        ISP.v4
+    );
+    ensure!(got == wanted, "{got}");
+    Ok(())
+}
+
+fn names_below_a_name_and_names_of_the_lan(desk: &Desk) -> Result<()> {
+    let script = format!(
+        "c a.cdn.example {TCP_PORT}\ngetent ahostsv4 cdn.example; echo $?\nc nas.lan {TCP_PORT}\n\
+         getent ahostsv4 tv.lan; echo $?"
+    );
+    let got = listed(desk, "\"*.cdn.example\", \"nas.lan\"", &script)?;
+    // The nas resolves, and is blocked all the same: a name leads into no blocked group.
+    let wanted = format!("a.cdn.example:{TCP_PORT} open\n2\nnas.lan:{TCP_PORT} closed\n2\n");
+    ensure!(got == wanted, "{got}");
+    Ok(())
+}
+
+fn an_answer_over_tcp_teaches_too(desk: &Desk) -> Result<()> {
+    let got = listed(
+        desk,
+        "\"big.example\"",
+        "getent ahostsv4 big.example | awk '{print $1}' | sort -u | wc -l; getent ahostsv4 isp.example; echo $?",
+    )?;
+    ensure!(got == format!("{BIG_COUNT}\n2\n"), "{got}");
+    Ok(())
+}
+
+fn a_name_for_many_needs_a_ruleset_that_learns(desk: &Desk) -> Result<()> {
+    desk.config("allow = [\"*.cdn.example\"]")?;
+    let done = desk.run(&["-x", "/bin/echo", "started"])?;
+    let refused = done.code() == 125 && done.stdout.is_empty();
+    ensure!(
+        refused && done.stderr.contains("allowlist-only"),
+        "{done:?}"
+    );
+    Ok(())
+}
+
 fn write(path: &Path, text: &str) -> Result<()> {
     fs::create_dir_all(path.parent().context("no parent")?)?;
     Ok(fs::write(path, text)?)
@@ -156,7 +221,7 @@ fn a_wrong_ruleset_is_refused(desk: &Desk) -> Result<()> {
         ),
         (
             "lba",
-            "no ruleset `lba` (`lab`?): there are `attached`, `home-lan`, `lab`, `lateral`, `offline`",
+            "no ruleset `lba` (`lab`?): there are `allowlist-only`, `attached`, `home-lan`, `lab`, `lateral`, `offline`",
         ),
     ] {
         let done = desk.run(&["--policy", name, "-x", "/bin/echo", "started"])?;

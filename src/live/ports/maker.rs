@@ -29,9 +29,11 @@ enum Wanted {
         at: SocketAddr,
         udp: bool,
     },
-    /// `/proc/net/tcp` and `tcp6`, to be read again and again: they go on telling of the namespace that they were opened
-    /// in.
-    Tables,
+    /// `/proc/net/tcp` and `tcp6`, or those of UDP, to be read again and again: they go on telling of the namespace that
+    /// they were opened in.
+    Tables {
+        udp: bool,
+    },
 }
 
 /// And back: beside it is what was wanted, unless there is an errno.
@@ -91,9 +93,10 @@ impl Maker {
         made.into_iter().next().ok_or(Errno::EPROTO)
     }
 
-    /// The tables of TCP sockets.
-    pub fn tables(&mut self) -> nix::Result<Vec<File>> {
-        let made = self.ask(&Wanted::Tables)?;
+    /// The tables of a protocol's sockets.
+    pub fn tables(&mut self, proto: Proto) -> nix::Result<Vec<File>> {
+        let udp = proto == Proto::Udp;
+        let made = self.ask(&Wanted::Tables { udp })?;
         Ok(made.into_iter().map(File::from).collect())
     }
 
@@ -161,14 +164,16 @@ fn make(wanted: &Wanted) -> nix::Result<Vec<OwnedFd>> {
             .map(|_| bind::unconnected(v6, proto(udp)))
             .collect(),
         Wanted::Hearing { at, udp } => Ok(vec![bind::hearing(at, proto(udp))?]),
-        Wanted::Tables => {
-            let open = |name| match File::open(format!("/proc/self/net/{name}")) {
+        Wanted::Tables { udp } => {
+            let proto = if udp { "udp" } else { "tcp" };
+            let open = |name: String| match File::open(format!("/proc/self/net/{name}")) {
                 Ok(file) => Ok(OwnedFd::from(file)),
                 Err(e) => Err(Errno::from_raw(e.raw_os_error().unwrap_or(0))),
             };
-            let v4 = open("tcp")?;
+            let v4 = open(proto.to_owned())?;
             // A kernel without IPv6 has no such table.
-            Ok([Ok(v4), open("tcp6")].into_iter().flatten().collect())
+            let v6 = open(format!("{proto}6"));
+            Ok([Ok(v4), v6].into_iter().flatten().collect())
         }
     }
 }

@@ -15,18 +15,21 @@ mod relay;
 mod set;
 pub mod spec;
 mod stream;
-mod table;
+pub mod table;
 mod tcp;
 mod udp;
 mod words;
 
+use std::fs::File;
 use std::os::fd::{BorrowedFd, RawFd};
 use std::time::Instant;
 
 use anyhow::Result;
 use nix::poll::PollFlags;
 
+use crate::dest::Proto;
 use crate::stage::wire::Channel;
+use maker::Maker;
 use relay::Relay;
 use spec::{HostPort, Publish};
 
@@ -54,6 +57,16 @@ pub struct Ports {
 impl Ports {
     pub fn new(inner: Channel) -> Self {
         Self { inner, relay: None }
+    }
+
+    /// The sandbox's tables of sockets ([`table`]).
+    pub fn tables(&self) -> Result<Vec<File>> {
+        let mut maker = Maker::new(self.inner.try_clone()?);
+        let tcp = maker.tables(Proto::Tcp)?;
+        Ok([tcp, maker.tables(Proto::Udp)?]
+            .into_iter()
+            .flatten()
+            .collect())
     }
 
     /// All that was asked for at a start; gives the lines to be said: what other machines can reach.

@@ -52,7 +52,7 @@ impl Relay {
     /// Begins to follow what the program listens on.
     pub(super) fn follow(&mut self) -> Result<String> {
         if self.auto.is_none() {
-            let tables = self.maker.tables();
+            let tables = self.maker.tables(Proto::Tcp);
             let tables =
                 tables.context("publish auto: cannot read the sandbox's table of sockets")?;
             self.auto = Some(Auto::new(tables, Instant::now()));

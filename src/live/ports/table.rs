@@ -6,17 +6,26 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Entry {
     pub local: SocketAddr,
+    /// Port 0 where there is none.
+    pub remote: SocketAddr,
     /// The kernel's number of the state (`include/net/tcp_states.h`).
     pub state: u8,
     pub inode: u64,
 }
 
-/// `TCP_LISTEN`.
+/// `TCP_TIME_WAIT`, `TCP_LISTEN`.
+const TIME_WAIT: u8 = 6;
 const LISTEN: u8 = 10;
 
 impl Entry {
     pub fn listens(&self) -> bool {
         self.state == LISTEN
+    }
+
+    /// Whom it is connected to.
+    pub fn peer(&self) -> Option<IpAddr> {
+        let alive = self.remote.port() != 0 && self.state != TIME_WAIT;
+        alive.then(|| self.remote.ip().to_canonical())
     }
 
     /// Whether it is reached at 127.0.0.1 or ::1.
@@ -38,10 +47,12 @@ pub fn parse(text: &str) -> impl Iterator<Item = Entry> {
 fn line(line: &str) -> Option<Entry> {
     let mut words = line.split_ascii_whitespace().skip(1);
     let local = address(words.next()?)?;
-    let state = u8::from_str_radix(words.nth(1)?, 16).ok()?;
+    let remote = address(words.next()?)?;
+    let state = u8::from_str_radix(words.next()?, 16).ok()?;
     let inode = words.nth(5)?.parse().ok()?;
     Some(Entry {
         local,
+        remote,
         state,
         inode,
     })
@@ -99,6 +110,8 @@ mod tests {
             .collect();
         // Not the one on another address, the connected one, or that of the names' relay (127.0.0.53).
         assert_eq!(followed, [3000, 8080, 3001, 3002]);
+        let peers: Vec<_> = all.iter().filter_map(Entry::peer).collect();
+        assert_eq!(peers, [Ipv4Addr::LOCALHOST]);
     }
 
     #[test]

@@ -4,7 +4,7 @@
 //! summary = "…"                        # one line, for people
 //! include = "home-lan"                 # its rules come after these; its default and dns where they are not set here
 //! default = "accept"                   # or "block": what no rule matches
-//! dns = "all"                          # or "none": names do not resolve
+//! dns = "all"                          # or "listed": names of allow entries, or "none"
 //! accept = ["gateway", "lab:80"]       # checked first
 //! block = ["attached", "10.9.0.0/16"]  # then these
 //! [groups]
@@ -29,7 +29,11 @@ use crate::dest::Service;
 pub use load::{Found, Shelf};
 
 /// The built-in rulesets: name and text.
-pub const BUILT_IN: [(&str, &str); 4] = [
+pub const BUILT_IN: [(&str, &str); 5] = [
+    (
+        "allowlist-only",
+        include_str!("../../../rulesets/allowlist-only.toml"),
+    ),
     ("attached", include_str!("../../../rulesets/attached.toml")),
     ("home-lan", include_str!("../../../rulesets/home-lan.toml")),
     ("lateral", include_str!("../../../rulesets/lateral.toml")),
@@ -91,6 +95,8 @@ pub enum Source {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Dns {
     All,
+    /// Those of allow entries; what they are resolved to is allowed with their ports.
+    Listed,
     None,
 }
 

@@ -17,7 +17,7 @@ const KEYS: [&str; 7] = [
     "summary", "include", "default", "dns", "accept", "block", "groups",
 ];
 const DEFAULTS: [&str; 2] = ["accept", "block"];
-const DNS: [&str; 2] = ["all", "none"];
+const DNS: [&str; 3] = ["all", "listed", "none"];
 const FILLED_IN: [&str; 5] = ["attached", "home", "prefix", "gateway", "resolvers"];
 /// Names that rules have which are no groups; some also begin the names of further rules.
 const TAKEN: [&str; 7] = [
@@ -109,6 +109,7 @@ pub fn ruleset(name: &str, source: &Source, base: Option<&Ruleset>) -> Result<Ru
     let dns = match (table.get("dns"), base) {
         (Some(value), _) => match word(source, "dns", value, &DNS)? {
             "all" => Dns::All,
+            "listed" => Dns::Listed,
             _ => Dns::None,
         },
         (None, base) => base.map_or(Dns::All, |base| base.dns),

@@ -83,6 +83,7 @@ fn the_built_in_ones() {
         ("home-lan", home, accept, Dns::All),
         ("lateral", lateral.as_str(), accept, Dns::All),
         ("offline", "", block, Dns::None),
+        ("allowlist-only", home, block, Dns::Listed),
     ] {
         assert_eq!(built_in(name), (order.to_owned(), default, dns), "{name}");
     }
@@ -91,7 +92,7 @@ fn the_built_in_ones() {
 #[test]
 fn an_unknown_name_and_the_nearest() {
     let load = |n: &str| format!("{:#}", Ruleset::built_in(n).unwrap_err());
-    let all = "there are `attached`, `home-lan`, `lateral`, `offline`;";
+    let all = "there are `allowlist-only`, `attached`, `home-lan`, `lateral`, `offline`;";
     assert!(load("home-lna").starts_with(&format!("no ruleset `home-lna` (`home-lan`?): {all}")));
     assert!(load("zzz").starts_with(&format!("no ruleset `zzz`: {all}")));
 }
@@ -136,7 +137,8 @@ fn names_are_looked_for_in_the_users_directory_first() {
     assert_eq!(
         found,
         [
-            ("attached".to_owned(), None),
+            ("allowlist-only".to_owned(), None),
+            ("attached".into(), None),
             ("home-lan".into(), Some(theirs)),
             ("lateral".into(), None),
             ("office".into(), Some(mine)),
@@ -228,7 +230,7 @@ fn errors_name_file_line_key_and_the_nearest_word() {
         ),
         (
             "summary = \"s\"\ndefault = \"block\"\ndns = \"nine\"\n",
-            "x.toml line 3: `dns` is \"nine\" (`none`?); valid are `all`, `none`",
+            "x.toml line 3: `dns` is \"nine\" (`none`?); valid are `all`, `listed`, `none`",
         ),
         (
             "summary = 3\ndefault = \"accept\"\nblock = []\n",

@@ -11,7 +11,7 @@ use nftables::schema::Nftables;
 use nix::unistd::{getgid, getgroups, getuid};
 
 use super::RESOLV_CONF;
-use crate::dest::Allowed;
+use crate::dest::{Allowed, Destination};
 use crate::dns::{self, resolv::Resolv};
 use crate::host::uplink::{self, Uplink};
 use crate::host::{Network, attached, names};
@@ -80,7 +80,15 @@ pub fn decide(
     let network = Network::read().context("cannot read the host's networks")?;
     let resolv = Resolv::read(Path::new(RESOLV_CONF));
     let resolv = resolv.unwrap_or_else(|_| Resolv::parse("", |_| None));
-    let resolve = |entries| names::resolve(entries, getent, NAMES);
+    let listed = ruleset.dns == Dns::Listed;
+    let resolve = |entries: &[Destination]| match listed {
+        true => (names::unresolved(entries), Vec::new()),
+        false => names::resolve(entries, getent, NAMES),
+    };
+    let all = asked.allow.iter().chain(&asked.deny);
+    if let Some(why) = all.filter(|_| !listed).find_map(names::not_learnt) {
+        bail!("policy {}: entry {why}", ruleset.name);
+    }
     let (allowed, unresolved) = resolve(&asked.allow);
     let unresolved = unresolved.into_iter();
     warnings.extend(unresolved.map(|name| format!("allow entry {name}: starting without it")));
@@ -136,7 +144,7 @@ impl Firewall {
     /// The sandbox's resolv.conf.
     pub fn resolv_conf(&self) -> String {
         match self.inputs.ruleset.dns {
-            Dns::All => self.resolv.for_sandbox(dns::ADDRESS),
+            Dns::All | Dns::Listed => self.resolv.for_sandbox(dns::ADDRESS),
             // The C libraries then ask this machine, where nothing listens, and say so at once.
             Dns::None => format!("# No names resolve: policy {}\n", self.policy.name),
         }

@@ -39,6 +39,8 @@ const NAMES: &[(&str, &[&str])] = &[
     ("printer.corp.example", &["198.51.100.20"]),
     ("nas.lan", &["10.10.10.10", "fd43:8dc9:a524::10"]),
     ("tv.lan", &["10.10.10.55"]),
+    ("cdn.example", &["203.0.113.10"]),
+    ("a.cdn.example", &["203.0.113.10", "2001:db8:ffff::10"]),
 ];
 
 pub fn start() -> Result<()> {

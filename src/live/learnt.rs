@@ -1,0 +1,307 @@
+//! Addresses that are learnt from answers: where only the names of allow entries resolve, what they resolve to is allowed
+//! with the ports of the entry, before the program hears of it.
+
+use std::collections::{BTreeSet, HashMap, HashSet};
+use std::fs::File;
+use std::io::{Read, Seek};
+use std::net::IpAddr;
+use std::time::{Duration, Instant};
+
+use anyhow::{Error, Result};
+use ipnetwork::IpNetwork;
+
+use super::keeper::Keeper;
+use super::ports::{Ports, table};
+use crate::dest::{Destination, is_named};
+use crate::dns::answer::{self, Answer};
+use crate::dns::gate::Gate;
+use crate::host::names::name;
+use crate::policy::{Inputs, Policy, Verdict};
+use crate::stage::say;
+
+/// For so long at least what was learnt stays: names of content networks live for seconds, and programs resolve a name
+/// and connect a little later.
+const LEAST: Duration = Duration::from_secs(300);
+/// And for so long at most without being asked for again.
+const MOST: Duration = Duration::from_secs(24 * 3600);
+/// So many addresses an entry has at most; the one that would end first leaves.
+const ADDRESSES: usize = 1024;
+/// So many names are told of that resolve to what is blocked.
+const TOLD: usize = 20;
+
+/// What has been learnt, and until when it holds.
+#[derive(Debug, Default)]
+pub struct Learnt {
+    /// The sandbox's tables of sockets, once they were needed.
+    tables: Vec<File>,
+    until: HashMap<(Destination, IpAddr), Instant>,
+    told: BTreeSet<String>,
+}
+
+/// Whether a name may be asked for: an allow entry has it, and no deny entry takes all of it away.
+pub fn may_ask(inputs: &Inputs, asked: &str) -> bool {
+    let is = |entry: &Destination| name(entry).is_some_and(|name| is_named(name, asked));
+    let denied = inputs.denied.iter().map(|entry| &entry.entry);
+    inputs.allowed.iter().any(|entry| is(&entry.entry))
+        && !denied.filter(|entry| entry.service.is_none()).any(is)
+}
+
+/// The blocking group of the ruleset that an address is in, the default apart: no name leads there.
+fn blocked_group(inputs: &Inputs, address: IpAddr) -> Option<String> {
+    let bare = Inputs {
+        allowed: Vec::new(),
+        denied: Vec::new(),
+        ..inputs.clone()
+    };
+    let policy = Policy::build(&bare);
+    let (verdict, rule) = policy.decide(address, None);
+    let by_default = policy
+        .rules
+        .last()
+        .is_some_and(|last| last.name == rule.name);
+    (verdict == Verdict::Block && !by_default).then(|| rule.name.clone())
+}
+
+impl Learnt {
+    /// Takes what an answer says, before it is passed on.
+    fn answered(&mut self, keeper: &mut Keeper, answer: &Answer, now: Instant) -> Result<()> {
+        let until = now + answer.ttl.clamp(LEAST, MOST);
+        let mut more: Vec<(Destination, IpAddr)> = Vec::new();
+        for address in &answer.addresses {
+            let address = address.to_canonical();
+            if let Some(group) = blocked_group(keeper.inputs(), address) {
+                self.tell(&answer.name, address, &group);
+                continue;
+            }
+            for allowed in &keeper.inputs().allowed {
+                let is = |name: &str| is_named(name, &answer.name);
+                if name(&allowed.entry).is_some_and(is) {
+                    let key = (allowed.entry.clone(), address);
+                    if self.until.insert(key.clone(), until).is_none() {
+                        more.push(key);
+                    }
+                }
+            }
+        }
+        let surplus = self.surplus();
+        if more.is_empty() && surplus.is_empty() {
+            return Ok(());
+        }
+        keeper.change(now, |inputs| {
+            forget(inputs, &surplus);
+            add(inputs, &more);
+        })?;
+        Ok(())
+    }
+
+    /// Takes out what is too much of each entry.
+    fn surplus(&mut self) -> HashSet<(Destination, IpAddr)> {
+        let mut of_entry: HashMap<&Destination, Vec<(Instant, IpAddr)>> = HashMap::new();
+        if self.until.len() > ADDRESSES {
+            for ((entry, address), until) in &self.until {
+                of_entry.entry(entry).or_default().push((*until, *address));
+            }
+        }
+        let mut found = HashSet::new();
+        for (entry, mut addresses) in of_entry {
+            addresses.sort_unstable();
+            let over = addresses.len().saturating_sub(ADDRESSES);
+            let over = addresses.into_iter().take(over);
+            found.extend(over.map(|(_, address)| (entry.clone(), address)));
+        }
+        self.until.retain(|key, _| !found.contains(key));
+        found
+    }
+
+    fn tell(&mut self, name: &str, address: IpAddr, group: &str) {
+        if self.told.len() < TOLD && self.told.insert(name.into()) {
+            say(&format!(
+                "{name} is {address}, which is blocked ({group}): a name does not open that; allow it by its address"
+            ));
+        }
+    }
+
+    /// When something may have to be forgotten.
+    pub fn deadline(&self) -> Option<Instant> {
+        self.until.values().min().copied()
+    }
+
+    /// Forgets what has not been resolved again in time, but for addresses that a socket of the sandbox is connected to.
+    pub fn tick(&mut self, keeper: &mut Keeper, ports: &Ports, now: Instant) -> Result<()> {
+        if self.deadline().is_none_or(|at| at > now) {
+            return Ok(());
+        }
+        if self.tables.is_empty() {
+            self.tables = ports.tables().unwrap_or_default();
+        }
+        let connected = connected(&self.tables);
+        let mut over = HashSet::new();
+        self.until.retain(|key, until| {
+            if *until > now {
+                return true;
+            }
+            if connected.contains(&key.1) {
+                *until = now + LEAST;
+                return true;
+            }
+            over.insert(key.clone());
+            false
+        });
+        if !over.is_empty() {
+            keeper.change(now, |inputs| forget(inputs, &over))?;
+        }
+        Ok(())
+    }
+}
+
+/// Whom the sockets of these tables are connected to. A table that cannot be read has nobody's.
+fn connected(tables: &[File]) -> HashSet<IpAddr> {
+    let read = |mut table: &File| {
+        let mut text = String::new();
+        table.rewind()?;
+        table.read_to_string(&mut text)?;
+        Ok::<_, std::io::Error>(text)
+    };
+    let texts: Vec<String> = tables.iter().flat_map(read).collect();
+    let sockets = texts.iter().flat_map(|text| table::parse(text));
+    sockets.filter_map(|socket| socket.peer()).collect()
+}
+
+fn add(inputs: &mut Inputs, more: &[(Destination, IpAddr)]) {
+    for (entry, address) in more {
+        let net = IpNetwork::from(*address);
+        let known = inputs
+            .allowed
+            .iter_mut()
+            .find(|known| known.entry == *entry);
+        if let Some(known) = known
+            && !known.addresses.contains(&net)
+        {
+            known.addresses.push(net);
+        }
+    }
+}
+
+fn forget(inputs: &mut Inputs, over: &HashSet<(Destination, IpAddr)>) {
+    for allowed in &mut inputs.allowed {
+        if name(&allowed.entry).is_some() {
+            let entry = allowed.entry.clone();
+            let stays = |net: &IpNetwork| !over.contains(&(entry.clone(), net.ip()));
+            allowed.addresses.retain(stays);
+        }
+    }
+}
+
+/// The gate of a run where names are learnt.
+pub struct Learning<'a> {
+    pub learnt: &'a mut Learnt,
+    pub keeper: &'a mut Keeper,
+    pub now: Instant,
+    /// The firewall can be neither kept nor closed.
+    pub failed: Option<Error>,
+}
+
+impl Gate for Learning<'_> {
+    fn is_open(&self) -> bool {
+        false
+    }
+
+    fn may_ask(&mut self, query: &[u8]) -> bool {
+        answer::asked(query).is_some_and(|name| may_ask(self.keeper.inputs(), &name))
+    }
+
+    fn answered(&mut self, message: &[u8], query: &[u8]) {
+        let Some(answer) = answer::read(message) else {
+            return;
+        };
+        // An answer for another name teaches nothing.
+        if answer::asked(query).as_ref() == Some(&answer.name)
+            && let Err(e) = self.learnt.answered(self.keeper, &answer, self.now)
+        {
+            self.failed = Some(e);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::host::Attached;
+    use crate::host::names::unresolved;
+    use crate::launch::{Firewall, Netns, OnBlock, PolicyName};
+    use crate::policy::Ruleset;
+
+    fn inputs(allow: &[&str], deny: &[&str]) -> Inputs {
+        let entries = |list: &[&str]| -> Vec<Destination> {
+            list.iter().map(|entry| entry.parse().unwrap()).collect()
+        };
+        let firewall = Firewall {
+            policy: PolicyName::Named("allowlist-only".into()),
+            allow: entries(allow),
+            deny: entries(deny),
+            home: vec![],
+            on_block: OnBlock::Drop,
+            netns: Netns::Auto,
+            ports: Default::default(),
+        };
+        let ruleset = Ruleset::built_in("allowlist-only").unwrap();
+        Inputs {
+            allowed: unresolved(&firewall.allow),
+            denied: unresolved(&firewall.deny),
+            attached: vec![Attached {
+                net: "203.0.113.0/24".parse().unwrap(),
+                device: "eth0".into(),
+                source: "route".into(),
+            }],
+            ..Inputs::new(ruleset, &firewall)
+        }
+    }
+
+    #[test]
+    fn only_listed_names_are_asked_for() {
+        let inputs = inputs(
+            &["pypi.org:443", "*.pythonhosted.org:443", "10.1.2.3"],
+            &["evil.pythonhosted.org", "slow.pythonhosted.org:80"],
+        );
+        for (name, asked) in [
+            ("pypi.org", true),
+            ("files.pythonhosted.org", true),
+            ("a.b.pythonhosted.org", true),
+            ("slow.pythonhosted.org", true),
+            ("evil.pythonhosted.org", false),
+            ("pythonhosted.org", false),
+            ("xpythonhosted.org", false),
+            ("www.pypi.org", false),
+            ("example.com", false),
+            ("", false),
+        ] {
+            assert_eq!(may_ask(&inputs, name), asked, "{name}");
+        }
+    }
+
+    #[test]
+    fn no_name_leads_into_a_blocked_group() {
+        let inputs = inputs(&["pypi.org"], &[]);
+        let group = |address: &str| blocked_group(&inputs, address.parse().unwrap());
+        assert_eq!(group("203.0.113.7").as_deref(), Some("attached"));
+        assert_eq!(group("10.1.2.3").as_deref(), Some("private"));
+        assert_eq!(group("64:ff9b::a01:203").as_deref(), Some("private"));
+        assert_eq!(group("fe80::1").as_deref(), Some("link-local"));
+        assert_eq!(group("198.51.100.7"), None);
+    }
+
+    #[test]
+    fn addresses_come_and_go_with_their_entry() {
+        let mut inputs = inputs(&["a.org:443", "b.org"], &[]);
+        let key = |entry: &str, address: &str| (entry.parse().unwrap(), address.parse().unwrap());
+        let (a, b) = (
+            key("a.org:443", "198.51.100.1"),
+            key("b.org", "198.51.100.1"),
+        );
+        add(&mut inputs, &[a.clone(), a.clone(), b]);
+        let addresses = |inputs: &Inputs, n: usize| inputs.allowed[n].addresses.len();
+        assert_eq!((addresses(&inputs, 0), addresses(&inputs, 1)), (1, 1));
+        forget(&mut inputs, &HashSet::from([a]));
+        assert_eq!((addresses(&inputs, 0), addresses(&inputs, 1)), (0, 1));
+    }
+}
