@@ -14,6 +14,8 @@ mod claude;
 mod claude_json;
 mod configuration;
 mod control;
+mod control_change;
+mod control_socket;
 mod control_watch;
 mod controls;
 mod ctl_can_fail;
@@ -77,6 +79,8 @@ const SCENARIOS: &[&[Scenario]] = &[
     refusals::ALL,
     configuration::ALL,
     control::ALL,
+    control_change::ALL,
+    control_socket::ALL,
     control_watch::ALL,
     starts::ALL,
     next_start::ALL,

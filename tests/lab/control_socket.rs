@@ -1,0 +1,136 @@
+//! The control socket of a running sandbox: who may ask, who cannot see it, and when it goes.
+
+use std::fs;
+use std::os::unix::fs::PermissionsExt;
+use std::process::Command;
+
+use anyhow::{Result, ensure};
+use nix::sys::signal::Signal;
+
+use crate::control::TV;
+use crate::harness::desk::LIMIT;
+use crate::harness::mounts::CTL;
+use crate::harness::running::{Sandbox, ids, json, run_ctl};
+use crate::harness::{Desk, EVERYONE, Mode, ONCE, Scenario, run, scenario};
+
+pub const ALL: &[Scenario] = &[
+    scenario!(what_a_killed_run_leaves_is_removed, EVERYONE),
+    scenario!(an_ordinary_end_removes_its_socket, ONCE),
+    scenario!(a_stopped_sandbox_is_said_to_be_stopped, ONCE),
+    scenario!(the_sandbox_sees_no_control_socket, EVERYONE),
+    scenario!(others_may_not_ask, &[Mode::Root]),
+];
+
+/// Where the sockets are: the desk has no `XDG_RUNTIME_DIR`.
+fn sockets(desk: &Desk) -> Vec<String> {
+    let dir = format!("/tmp/claude-isolated-{}/runs", desk.uid());
+    let entries = fs::read_dir(dir).into_iter().flatten().flatten();
+    entries
+        .filter_map(|entry| entry.file_name().into_string().ok())
+        .collect()
+}
+
+fn what_a_killed_run_leaves_is_removed(desk: &Desk) -> Result<()> {
+    for by_ps in [true, false] {
+        let sandbox = Sandbox::start(desk, &[])?;
+        sandbox.signal(Signal::SIGKILL)?;
+        sandbox.running.wait(LIMIT)?;
+        let left = format!("{}.sock", sandbox.id);
+        ensure!(sockets(desk) == [left.as_str()], "{:?}", sockets(desk));
+        match by_ps {
+            true => ensure!(ids(desk)?.is_empty()),
+            false => {
+                let done = desk.run(&["-x", "/bin/true"])?;
+                ensure!(done.code() == 0 && done.stderr.is_empty(), "{done:?}");
+            }
+        }
+        ensure!(sockets(desk).is_empty(), "{:?}", sockets(desk));
+    }
+    Ok(())
+}
+
+fn an_ordinary_end_removes_its_socket(desk: &Desk) -> Result<()> {
+    for (script, code) in [("true", 0), ("exit 3", 3), ("kill -9 $$", 137)] {
+        ensure!(desk.shell(&[], script)?.code() == code);
+        ensure!(sockets(desk).is_empty(), "{script}: {:?}", sockets(desk));
+    }
+    let sandbox = Sandbox::start(desk, &[])?;
+    ensure!(sockets(desk).len() == 1);
+    sandbox.signal(Signal::SIGTERM)?;
+    sandbox.running.wait(LIMIT)?;
+    ensure!(sockets(desk).is_empty(), "SIGTERM: {:?}", sockets(desk));
+    Ok(())
+}
+
+fn a_stopped_sandbox_is_said_to_be_stopped(desk: &Desk) -> Result<()> {
+    let sandbox = Sandbox::start(desk, &[])?;
+    sandbox.signal(Signal::SIGSTOP)?;
+    let line = run_ctl(desk, &["ps"])?.ok()?;
+    ensure!(
+        line.contains(&sandbox.id) && line.contains("(stopped: it does not answer)"),
+        "{line}"
+    );
+    ensure!(json(desk, &["ps"])?[0]["answers"] == false);
+    sandbox.signal(Signal::SIGCONT)?;
+    ensure!(json(desk, &["ps"])?[0]["policy"] == "home-lan");
+    sandbox.stop()?;
+    Ok(())
+}
+
+/// Not even where the directory of the sockets lies in the workspace.
+fn the_sandbox_sees_no_control_socket(desk: &Desk) -> Result<()> {
+    let runtime = desk.work.join("run");
+    fs::create_dir(&runtime)?;
+    let ours = runtime.join("claude-isolated");
+    let script = format!("ls -A {0}; {CTL} ps; echo status $?", ours.display());
+    let args = ["-x", "/bin/bash", "-c", &script];
+    let done = run(desk.program(&args).env("XDG_RUNTIME_DIR", &runtime), LIMIT)?;
+    ensure!(done.stdout == "status 1\n", "{done:?}");
+    ensure!(done.stderr.contains("run it outside"), "{done:?}");
+    // The same directory outside: the socket was there.
+    ensure!(ours.join("runs").is_dir());
+    let sandbox = Sandbox::start(desk, &[])?;
+    let script = format!(
+        "ls -A /tmp; cat /proc/net/unix | grep -c '[.]sock'; {CTL} allow 10.10.10.55; echo status $?"
+    );
+    let said = sandbox.ask(&script)?;
+    ensure!(
+        said.starts_with("0\n") && said.ends_with("status 1\n"),
+        "{said}"
+    );
+    ensure!(!sandbox.reaches(TV)?);
+    sandbox.stop()?;
+    Ok(())
+}
+
+/// Another user's process is refused by its uid, even where the directories would let it through.
+fn others_may_not_ask(desk: &Desk) -> Result<()> {
+    let sandbox = Sandbox::start(desk, &[])?;
+    let runtime = "/tmp/claude-isolated-0";
+    let mode = |path: &str| -> Result<u32> { Ok(fs::metadata(path)?.permissions().mode() & 0o777) };
+    let runs = format!("{runtime}/runs");
+    let socket = format!("{runs}/{}.sock", sandbox.id);
+    ensure!(mode(runtime)? == 0o700 && mode(&runs)? == 0o700);
+    // A user namespace for one uid has no other user.
+    let map = fs::read_to_string("/proc/self/uid_map")?;
+    if map.split_whitespace().nth(2) != Some("1") {
+        for (path, mode) in [(runtime, 0o755), (&runs, 0o755), (&socket, 0o777)] {
+            fs::set_permissions(path, fs::Permissions::from_mode(mode))?;
+        }
+        let script = "import socket, sys\ns = socket.socket(socket.AF_UNIX)\ns.connect(sys.argv[1])\n\
+                      s.sendall(b'{\"v\":1,\"ask\":\"run\"}\\n')\nprint(s.makefile().readline())";
+        let ask = |user: &[&str]| -> Result<String> {
+            let mut command = Command::new("setpriv");
+            command.args(user).args(["python3", "-c", script, &socket]);
+            run(&mut command, LIMIT)?.ok()
+        };
+        let said = ask(&["--reuid=1234", "--regid=1234", "--clear-groups"])?;
+        ensure!(
+            said.contains("you are uid 1234") && !said.contains("home-lan"),
+            "{said}"
+        );
+    }
+    ensure!(ids(desk)? == [sandbox.id.as_str()]);
+    sandbox.stop()?;
+    Ok(())
+}
