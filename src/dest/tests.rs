@@ -127,8 +127,12 @@ fn each_refusal_says_why() {
         ("10.0.0.1.", "`10.0.0.1.` is not an IPv4 address"),
         ("nas.lan/24", "a name has no prefix length"),
         (
-            "*.lan",
-            "names with `*` are not supported; write each name out",
+            "nas.*.lan",
+            "`*` stands for the first part of a name alone, as in `*.example.com`",
+        ),
+        (
+            "*",
+            "`*` stands for the first part of a name alone, as in `*.example.com`",
         ),
         (
             "büro.lan",
@@ -152,4 +156,20 @@ fn each_refusal_says_why() {
             .parse::<Destination>()
             .is_ok()
     );
+}
+
+#[test]
+fn one_name_stands_for_all_below_it() {
+    let entry: Destination = "*.Example.com:443".parse().unwrap();
+    assert_eq!(entry.to_string(), "*.example.com:443/tcp");
+    for (name, stands) in [
+        ("a.example.com", true),
+        ("a.b.example.com.", true),
+        ("example.com", false),
+        ("badexample.com", false),
+        (".example.com", false),
+    ] {
+        assert_eq!(is_named("*.example.com", name), stands, "{name}");
+    }
+    assert!(is_named("nas.lan.", "nas.lan") && !is_named("nas.lan", "x.nas.lan"));
 }

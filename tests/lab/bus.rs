@@ -160,11 +160,25 @@ fn of_the_bus_only_the_keyring_passes(desk: &Desk) -> Result<()> {
     Ok(())
 }
 
-fn names(dir: &Path) -> Result<Vec<String>> {
-    let entries = fs::read_dir(dir)?.flatten();
-    Ok(entries
-        .map(|e| e.file_name().to_string_lossy().into_owned())
-        .collect())
+/// What lies below a run-time directory, but for the sandbox's own control socket, and the directories for it.
+fn names(dir: &Path) -> Result<Vec<PathBuf>> {
+    let runs = dir.join("claude-isolated/runs");
+    let mut found = Vec::new();
+    let mut directories = vec![dir.to_path_buf()];
+    while let Some(at) = directories.pop() {
+        for entry in fs::read_dir(&at)?.flatten() {
+            let path = entry.path();
+            if entry.file_type()?.is_dir() {
+                let own = runs.starts_with(&path);
+                found.extend((!own).then(|| path.clone()));
+                directories.push(path);
+            } else if at != runs {
+                found.push(path);
+            }
+        }
+    }
+    found.sort();
+    Ok(found)
 }
 
 fn a_missing_bus_proxy_is_told(desk: &Desk) -> Result<()> {
