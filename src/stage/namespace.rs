@@ -1,5 +1,6 @@
 //! What the inner stage does to the namespaces that it is root of, and what it sees of them.
 
+use std::path::Path;
 use std::process::{Command, Stdio};
 
 use anyhow::{Context, Result, ensure};
@@ -112,9 +113,10 @@ impl Routes {
 
 /// Whether a fresh `/proc` can be mounted in a user and PID namespace of one's own. Where nothing is mounted below the
 /// host's `/proc`, as on any desktop, it can (`mount_too_revealing` in the kernel); else a throw-away namespace tells.
-pub fn fresh_proc_mounts() -> bool {
+/// `program`: the launcher's executable.
+pub fn fresh_proc_mounts(program: &Path) -> bool {
     let mounts = std::fs::read("/proc/self/mountinfo").unwrap_or_default();
-    !masked(&String::from_utf8_lossy(&mounts)) || try_fresh_proc()
+    !masked(&String::from_utf8_lossy(&mounts)) || try_fresh_proc(program)
 }
 
 /// Whether something but binfmt_misc, which lies on a directory that is always empty, is mounted below `/proc`.
@@ -125,8 +127,8 @@ fn masked(mountinfo: &str) -> bool {
         .any(|point| point.starts_with("/proc/") && point != "/proc/sys/fs/binfmt_misc")
 }
 
-fn try_fresh_proc() -> bool {
-    let mut command = Command::new("/proc/self/exe");
+fn try_fresh_proc(program: &Path) -> bool {
+    let mut command = Command::new(program);
     command
         .arg(PROC_FLAG)
         .stdin(Stdio::null())
