@@ -14,6 +14,10 @@ pub const SHARED_PROC: &str = "parts of /proc are masked here, as in containers,
      connections of processes outside, but not into them; a container started with --security-opt unmask=ALL has no \
      such limit";
 
+/// Said where it has that and was to allow others in it.
+pub const NOT_NESTED: &str =
+    "nested = true: sandboxes in this one will not start, since parts of /proc are masked";
+
 const TUN: &str = "/dev/net/tun";
 
 /// Whether this is a container: podman, docker and systemd-nspawn, lxc each leave such a sign.

@@ -96,3 +96,32 @@ fn restrict(attr: &RulesetAttr, size: usize) -> Result<bool> {
         .map(|_| true)
         .context("cannot keep the sandbox to itself: landlock_restrict_self failed")
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use nix::sys::prctl;
+    use nix::sys::wait::{WaitStatus, waitpid};
+    use nix::unistd::{ForkResult, fork, getppid};
+
+    /// Where the kernel has Landlock, as it has to where the tests of containers run.
+    #[test]
+    fn others_are_hidden_and_what_is_its_own_is_not() {
+        // SAFETY: the child makes system calls, and allocates, which glibc allows after fork.
+        match unsafe { fork() }.unwrap() {
+            ForkResult::Child => {
+                let outside = format!("/proc/{}/root", getppid());
+                let before = std::fs::read_link(&outside).is_ok();
+                let hidden = prctl::set_no_new_privs().is_ok() && hide_others().is_ok();
+                let after = std::fs::read_link(&outside).is_ok();
+                let own = std::fs::read_link("/proc/self/root").is_ok();
+                let right = before && own && hidden != after;
+                // SAFETY: ends the child without what the test's process registered for its own end.
+                unsafe { libc::_exit(i32::from(!right)) }
+            }
+            ForkResult::Parent { child } => {
+                assert_eq!(waitpid(child, None).unwrap(), WaitStatus::Exited(child, 0));
+            }
+        }
+    }
+}

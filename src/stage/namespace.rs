@@ -20,7 +20,8 @@ pub fn enter(others: CloneFlags) -> Result<()> {
     let maps = [format!("0 {} 1", getuid()), format!("0 {} 1", getgid())];
     unshare(CloneFlags::CLONE_NEWUSER | others).context(
         "cannot make a user namespace (are unprivileged user namespaces switched off? see sysctl \
-         user.max_user_namespaces, kernel.unprivileged_userns_clone, kernel.apparmor_restrict_unprivileged_userns)",
+         user.max_user_namespaces, kernel.unprivileged_userns_clone, kernel.apparmor_restrict_unprivileged_userns; in a \
+         container, does its seccomp profile refuse unshare and clone?)",
     )?;
     for (file, text) in [
         ("uid_map", &*maps[0]),

@@ -115,7 +115,10 @@ pub fn prepare(launch: &Launch, around: &Surroundings) -> Result<Prepared> {
         true => Proc::Own,
         false => Proc::Launchers,
     };
-    warnings.extend((proc == Proc::Launchers).then(|| container::SHARED_PROC.to_owned()));
+    if proc == Proc::Launchers {
+        warnings.push(container::SHARED_PROC.to_owned());
+        warnings.extend(launch.nested.then(|| container::NOT_NESTED.to_owned()));
+    }
     let shelf = Shelf::of(&around.config_dirs);
     let firewall = launch.firewall.as_ref().map(|firewall| {
         let pasta = tool(Needed::package("pasta", "passt", true));

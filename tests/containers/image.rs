@@ -35,15 +35,16 @@ pub fn files(root: &Path) -> Result<()> {
         "var/tmp",
         "opt/lab",
         "opt/pasta",
-        "root/project/.git",
-        "home/user/project/.git",
+        "root/project/.git/hooks",
+        "home/user/project/.git/hooks",
     ] {
         fs::create_dir_all(root.join(dir))?;
     }
     for dir in ["bin", "lib", "lib64", "sbin"] {
         symlink(format!("usr/{dir}"), root.join(dir))?;
     }
-    for path in ["home/user", "home/user/project", "home/user/project/.git"] {
+    for path in ["", "project", "project/.git", "project/.git/hooks"] {
+        let path = Path::new("home/user").join(path);
         chown(root.join(path), Some(1000), Some(1000))?;
     }
     fs::write(

@@ -97,10 +97,9 @@ impl Podman {
     pub fn behind_pasta(&self, pasta: &str, options: &[&str], script: &str) -> Result<Done> {
         // In the user namespace of the rootless user's containers, which has to own the network.
         let around = format!(
-            r#"unshare -n sleep 60 & pid=$!
-               until [ "$(readlink /proc/$pid/ns/net)" != "$(readlink /proc/self/ns/net)" ]; do sleep .05; done
-               pasta --quiet --config-net --runas 0:0 {pasta} --netns-only --netns /proc/$pid/ns/net || exit
-               "$@" --network=ns:/proc/$pid/ns/net "${{rest[@]}}"; status=$?; kill $pid; exit $status"#
+            r#"net=$(mktemp "$XDG_RUNTIME_DIR/net.XXXXXX") && unshare --net="$net" true &&
+               pasta --quiet --config-net --runas 0:0 {pasta} --netns-only --netns "$net" </dev/null >&2 || exit
+               exec "$@" --network="ns:$net" "${{rest[@]}}""#
         );
         let argv = self.argv(options, script);
         let at = argv
