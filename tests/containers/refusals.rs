@@ -4,7 +4,7 @@ use std::fs;
 use std::path::Path;
 
 use anyhow::{Context, Result, ensure};
-use serde_json::Value;
+use serde_json::{Value, json};
 
 use crate::Scenario;
 use crate::desk::{FILES, give};
@@ -19,6 +19,10 @@ pub const ALL: &[Scenario] = &[
     (
         "start_is_refused_without_landlock",
         start_is_refused_without_landlock,
+    ),
+    (
+        "a_filter_that_refuses_namespaces_is_named",
+        a_filter_that_refuses_namespaces_is_named,
     ),
     ("pasta_needs_its_own_proc", pasta_needs_its_own_proc),
 ];
@@ -76,20 +80,48 @@ fn the_variable_and_the_file_switch_off(podman: &Podman) -> Result<()> {
     Ok(())
 }
 
-/// Where the sandbox has the container's /proc, Landlock is what keeps it out of the container's processes.
-fn start_is_refused_without_landlock(podman: &Podman) -> Result<()> {
+/// An option for podman's own seccomp profile without the calls that begin with one of `without`, which then do not exist;
+/// those in `refused` answer EPERM.
+fn profile(name: &str, without: &[&str], refused: &[&str]) -> Result<String> {
     let usual = "/usr/share/containers/seccomp.json";
     let text = fs::read_to_string(usual).with_context(|| format!("no {usual}"))?;
     let mut profile: Value = serde_json::from_str(&text)?;
     let rules = profile["syscalls"].as_array_mut().context("no syscalls")?;
-    for rule in rules {
-        let names = rule["names"].as_array_mut().context("no names")?;
-        names.retain(|name| !name.as_str().is_some_and(|n| n.starts_with("landlock_")));
+    let left = |call: &Value| {
+        let call = call.as_str().unwrap_or_default();
+        !without.iter().any(|begin| call.starts_with(begin)) && !refused.contains(&call)
+    };
+    for rule in &mut *rules {
+        rule["names"]
+            .as_array_mut()
+            .context("no names")?
+            .retain(left);
     }
-    let file = Path::new(FILES).join("no-landlock.json");
+    if !refused.is_empty() {
+        const EPERM: u32 = 1;
+        rules.push(json!({"names": refused, "action": "SCMP_ACT_ERRNO", "errnoRet": EPERM}));
+    }
+    let file = Path::new(FILES).join(name);
     fs::write(&file, profile.to_string())?;
     give(&file)?;
-    let option = format!("--security-opt=seccomp={}", file.display());
+    Ok(format!("--security-opt=seccomp={}", file.display()))
+}
+
+/// As docker's default profile does for a container without CAP_SYS_ADMIN.
+fn a_filter_that_refuses_namespaces_is_named(podman: &Podman) -> Result<()> {
+    let option = profile("no-namespaces", &["clone3"], &["unshare"])?;
+    let options = [&TUN[..], &["--network=host", &option]].concat();
+    let done = podman.container(&options, NOT_EXECUTED)?;
+    ensure!(done.code() == 125 && done.stdout.is_empty(), "{done:?}");
+    for part in ["cannot make a user namespace", "seccomp profile"] {
+        ensure!(done.stderr.contains(part), "{part}: {}", done.stderr);
+    }
+    Ok(())
+}
+
+/// Where the sandbox has the container's /proc, Landlock is what keeps it out of the container's processes.
+fn start_is_refused_without_landlock(podman: &Podman) -> Result<()> {
+    let option = profile("no-landlock", &["landlock_"], &[])?;
     let options = [&TUN[..], &["--network=host", &option]].concat();
     let done = podman.container(&options, NOT_EXECUTED)?;
     ensure!(done.code() == 125 && done.stdout.is_empty(), "{done:?}");
