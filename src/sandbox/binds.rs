@@ -112,7 +112,7 @@ pub enum Proc {
     /// One of its own PID namespace.
     Own,
     /// The launcher's, read-only: in containers, where parts of it are masked, the kernel mounts no other
-    /// (`mount_too_revealing`). What must not be seen there Landlock closes: [`crate::stage::landlock`].
+    /// (`mount_too_revealing`). It lists the processes outside; the sandbox's user namespace keeps it out of them.
     Launchers,
 }
 

@@ -83,10 +83,7 @@ fn guarded(control: &Channel, command: &[OsString]) -> Result<i32> {
     }
     system::set_open_files(nofile)?;
     landlock::scope(netns.is_none())?;
-    if let Some(launcher) = launcher {
-        landlock::hide_others()?;
-        hidden(launcher)?;
-    }
+    launcher.map_or(Ok(()), hidden)?;
     if ssh_agents > 0 {
         let listen = |number| {
             let path = ssh_agent(number);
@@ -99,7 +96,8 @@ fn guarded(control: &Channel, command: &[OsString]) -> Result<i32> {
     supervise(control, command, signals, &secret)
 }
 
-/// Checks that a process outside, which has our uid, cannot be looked into through `/proc`.
+/// Checks that a process outside, which has our uid, cannot be looked into through `/proc`: it is of another user
+/// namespace than ours, and no capability of ours counts there (`cap_ptrace_access_check` in the kernel).
 fn hidden(launcher: u32) -> Result<()> {
     let root = format!("/proc/{launcher}/root");
     match std::fs::read_link(&root) {

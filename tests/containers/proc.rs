@@ -4,8 +4,10 @@ use anyhow::{Result, ensure};
 
 use crate::Scenario;
 use crate::podman::{Podman, TUN, UNMASKED, section};
+use crate::refusals::profile;
 
 pub const ALL: &[Scenario] = &[
+    ("nor_without_landlock", nor_without_landlock),
     (
         "processes_outside_are_not_seen_into",
         processes_outside_are_not_seen_into,
@@ -45,9 +47,9 @@ fn script(options: &str) -> String {
 }
 
 /// Gives what the start said.
-fn tried(podman: &Podman, options: &str) -> Result<String> {
-    let network = [&TUN[..], &["--network=host"]].concat();
-    let done = podman.container(&network, &script(options))?;
+fn tried(podman: &Podman, more: &[&str], options: &str) -> Result<String> {
+    let all = [&TUN[..], &["--network=host"], more].concat();
+    let done = podman.container(&all, &script(options))?;
     // The same succeeds outside: there is something to keep from the sandbox.
     let outside = section(&done.stdout, "container")?;
     let all = [
@@ -63,10 +65,16 @@ fn tried(podman: &Podman, options: &str) -> Result<String> {
 }
 
 fn processes_outside_are_not_seen_into(podman: &Podman) -> Result<()> {
-    let said = tried(podman, "")?;
+    let said = tried(podman, &[], "")?;
     // That they are listed is told, and how to end that.
     ensure!(said.contains("unmask=ALL"), "{said}");
     Ok(())
+}
+
+/// The user namespace is what keeps it out of them, on every kernel.
+fn nor_without_landlock(podman: &Podman) -> Result<()> {
+    let option = profile("no-landlock", &["landlock_"], &[])?;
+    tried(podman, &[&option], "").map(drop)
 }
 
 fn unmasked_only_its_own_processes_are_seen(podman: &Podman) -> Result<()> {
@@ -86,5 +94,5 @@ fn unmasked_only_its_own_processes_are_seen(podman: &Podman) -> Result<()> {
 }
 
 fn without_firewall_they_are_not_seen_into_either(podman: &Podman) -> Result<()> {
-    tried(podman, "-F").map(drop)
+    tried(podman, &[], "-F").map(drop)
 }

@@ -17,10 +17,6 @@ pub const ALL: &[Scenario] = &[
         the_variable_and_the_file_switch_off,
     ),
     (
-        "start_is_refused_without_landlock",
-        start_is_refused_without_landlock,
-    ),
-    (
         "a_filter_that_refuses_namespaces_is_named",
         a_filter_that_refuses_namespaces_is_named,
     ),
@@ -82,7 +78,7 @@ fn the_variable_and_the_file_switch_off(podman: &Podman) -> Result<()> {
 
 /// An option for podman's own seccomp profile without the calls that begin with one of `without`, which then do not exist;
 /// those in `refused` answer EPERM.
-fn profile(name: &str, without: &[&str], refused: &[&str]) -> Result<String> {
+pub fn profile(name: &str, without: &[&str], refused: &[&str]) -> Result<String> {
     let usual = "/usr/share/containers/seccomp.json";
     let text = fs::read_to_string(usual).with_context(|| format!("no {usual}"))?;
     let mut profile: Value = serde_json::from_str(&text)?;
@@ -116,21 +112,6 @@ fn a_filter_that_refuses_namespaces_is_named(podman: &Podman) -> Result<()> {
     for part in ["cannot make a user namespace", "seccomp profile"] {
         ensure!(done.stderr.contains(part), "{part}: {}", done.stderr);
     }
-    Ok(())
-}
-
-/// Where the sandbox has the container's /proc, Landlock is what keeps it out of the container's processes.
-fn start_is_refused_without_landlock(podman: &Podman) -> Result<()> {
-    let option = profile("no-landlock", &["landlock_"], &[])?;
-    let options = [&TUN[..], &["--network=host", &option]].concat();
-    let done = podman.container(&options, NOT_EXECUTED)?;
-    ensure!(done.code() == 125 && done.stdout.is_empty(), "{done:?}");
-    for part in ["Landlock", "unmask=ALL"] {
-        ensure!(done.stderr.contains(part), "{part}: {}", done.stderr);
-    }
-    // It is not needed where the sandbox has a /proc of its own.
-    let done = podman.container(&[&options[..], &UNMASKED].concat(), NOT_EXECUTED)?;
-    ensure!(done.code() == 0 && done.stdout == "executed\n", "{done:?}");
     Ok(())
 }
 

@@ -31,9 +31,8 @@ pub fn findings() -> Vec<Finding> {
         Ok(()) => Finding::ok("close_range", "present"),
         Err(e) => Finding::failed("close_range", format!("{e:#}"), "Install a newer kernel."),
     });
-    let landlock = landlock_abi();
-    findings.push(landlock_finding(landlock));
-    findings.push(proc(landlock));
+    findings.push(landlock());
+    findings.push(proc());
     findings
 }
 
@@ -151,42 +150,30 @@ fn seccomp() -> Finding {
     }
 }
 
-/// Whether a sandbox gets a `/proc` of its own, and what keeps it out of other processes where it does not.
-fn proc(landlock: i64) -> Finding {
+/// Whether a sandbox gets a `/proc` of its own.
+fn proc() -> Finding {
     let tried = child::run(|| Ok(namespace::try_proc().to_string()));
     if tried.is_ok_and(|(status, _)| status == "0") {
         return Finding::ok("/proc", "the sandbox has its own");
     }
-    let fix = format!("In a container, where parts of /proc are masked: start it with {UNMASKED}.");
-    match landlock {
-        1.. => Finding::note(
-            "/proc",
-            "the sandbox has this one: it sees the command lines and connections of other processes, but not into them",
-            fix,
-        ),
-        _ => Finding::failed(
-            "/proc",
-            "the sandbox gets none of its own, and there is no Landlock",
-            fix,
-        ),
-    }
+    Finding::note(
+        "/proc",
+        "the sandbox has this one: it sees the command lines and connections of other processes, but not into them",
+        format!("In a container, where parts of /proc are masked: start it with {UNMASKED}."),
+    )
 }
 
-/// The version, or -1 (landlock_create_ruleset(2)).
-fn landlock_abi() -> i64 {
+fn landlock() -> Finding {
     const VERSION: libc::c_int = 1;
     // SAFETY: with this flag the kernel reads no attributes and makes nothing (landlock_create_ruleset(2)).
-    unsafe {
+    let abi = unsafe {
         libc::syscall(
             libc::SYS_landlock_create_ruleset,
             std::ptr::null::<u8>(),
             0,
             VERSION,
         )
-    }
-}
-
-fn landlock_finding(abi: i64) -> Finding {
+    };
     let fix = "With -F, abstract sockets of the host can be reached; Linux 6.12 with lsm=landlock could close them.";
     match abi {
         LANDLOCK_SCOPES.. => Finding::ok("landlock", format!("ABI {abi}")),
