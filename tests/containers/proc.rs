@@ -7,10 +7,14 @@ use crate::podman::{Podman, TUN, UNMASKED, section};
 use crate::refusals::profile;
 
 pub const ALL: &[Scenario] = &[
-    ("nor_without_landlock", nor_without_landlock),
     (
         "processes_outside_are_not_seen_into",
         processes_outside_are_not_seen_into,
+    ),
+    ("nor_without_landlock", nor_without_landlock),
+    (
+        "another_sandbox_is_not_seen_into",
+        another_sandbox_is_not_seen_into,
     ),
     (
         "unmasked_only_its_own_processes_are_seen",
@@ -68,6 +72,29 @@ fn processes_outside_are_not_seen_into(podman: &Podman) -> Result<()> {
     let said = tried(podman, &[], "")?;
     // That they are listed is told, and how to end that.
     ensure!(said.contains("unmask=ALL"), "{said}");
+    Ok(())
+}
+
+/// Of two sandboxes in one container, neither sees into the other.
+fn another_sandbox_is_not_seen_into(podman: &Podman) -> Result<()> {
+    let script = format!(
+        "PASSWORD=secret claude-isolated -x /bin/sleep 1000 &
+         until [ -n \"$other\" ]; do
+            for p in /proc/[0-9]*; do
+                case $(head -c 10 $p/cmdline 2>/dev/null) in /bin/sleep) export other=${{p#/proc/}}; esac
+            done
+         done
+         attempts='{ATTEMPTS}'
+         echo == sandbox
+         claude-isolated -x /bin/bash -c \"$attempts; true\"
+         echo == container
+         bash -c \"$attempts\""
+    );
+    let done = podman.container(&[&TUN[..], &["--network=host"]].concat(), &script)?;
+    let outside = section(&done.stdout, "container")?;
+    ensure!(outside.contains("environ\n"), "outside: {done:?}");
+    let inside = section(&done.stdout, "sandbox")?;
+    ensure!(inside.is_empty(), "inside: {done:?}");
     Ok(())
 }
 
