@@ -45,6 +45,17 @@ to_test() {
     command -v curl >/dev/null 2>&1 || package curl curl curl
     /usr/bin/python3 -c 'import ensurepip' >/dev/null 2>&1 || package 'python3 python3-venv' python3 python
     command -v tmux >/dev/null 2>&1 || package tmux tmux tmux
+    # Of these only root has a use: tests/containers make a user of their own.
+    if [ "$(id -u)" = 0 ]; then
+        command -v podman >/dev/null 2>&1 || package podman podman podman
+        command -v newuidmap >/dev/null 2>&1 || package uidmap shadow-utils shadow
+        command -v slirp4netns >/dev/null 2>&1 || package slirp4netns slirp4netns slirp4netns
+        [ -x /usr/lib/podman/netavark ] || [ -x /usr/libexec/podman/netavark ] ||
+            package 'netavark aardvark-dns' netavark 'netavark aardvark-dns'
+        command -v iptables >/dev/null 2>&1 || [ -x /usr/sbin/iptables ] || package iptables iptables iptables
+        # crun, which podman prefers, refuses cgroups in hybrid mode.
+        [ ! -d /sys/fs/cgroup/unified ] || command -v runc >/dev/null 2>&1 || package runc runc runc
+    fi
     command -v npm >/dev/null 2>&1 || package 'nodejs npm' 'nodejs npm' 'nodejs npm'
 }
 

@@ -16,6 +16,7 @@ use crate::config::directories::Directories;
 use crate::launch::{self, Environment, Firewall, Netns, OnBlock, PolicyName, Request};
 use crate::live::ports::spec::Publish;
 use crate::policy::ruleset::Shelf;
+use crate::stage::namespace;
 use crate::stage::prepare::firewall::{self, Decided};
 
 /// Those that the sandbox never shares, and the network's.
@@ -94,6 +95,7 @@ pub fn read(options: &[OsString], program: &Path, desk: Desk) -> Result<Facts> {
         targets: destinations::targets(&policy, &network, &inputs.attached),
         internet: routes(),
         reject: firewall.on_block == OnBlock::Reject,
+        own_proc: namespace::fresh_proc_mounts(program),
         persist: false,
         nested: launch.nested,
         usb: launch.services.usb,

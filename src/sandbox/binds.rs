@@ -5,6 +5,7 @@ use std::os::fd::RawFd;
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result, bail};
+use serde::{Deserialize, Serialize};
 
 use crate::launch::{Filesystem, Ssh};
 
@@ -102,13 +103,24 @@ pub struct Facts<'a> {
     pub cache: Option<&'a Path>,
     /// The descriptor with what the program can read about its sandbox.
     pub notice: RawFd,
+    pub proc: Proc,
+}
+
+/// What the sandbox has as its `/proc`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub enum Proc {
+    /// One of its own PID namespace.
+    Own,
+    /// The launcher's, read-only: in containers, where parts of it are masked, the kernel mounts no other
+    /// (`mount_too_revealing`). It lists the processes outside; the sandbox's user namespace keeps it out of them.
+    Launchers,
 }
 
 /// The sandbox's mounts, and one line for each thing that was left out. `Err` where something cannot be protected.
 pub fn layout(facts: &Facts) -> Result<(Layout, Git, Vec<String>)> {
     let mut warnings = Vec::new();
     let mut layout = Layout::default();
-    system(&mut layout, facts.home);
+    system(&mut layout, facts.home, facts.proc);
     if facts.home_name != facts.home && !layout.shows(facts.home_name) {
         layout.push(Mount::Symlink {
             target: facts.home.into(),
@@ -177,13 +189,16 @@ pub fn layout(facts: &Facts) -> Result<(Layout, Git, Vec<String>)> {
     Ok((layout, git, warnings))
 }
 
-fn system(layout: &mut Layout, home: &Path) {
+fn system(layout: &mut Layout, home: &Path, proc: Proc) {
     for path in SYSTEM {
         layout.bind_existing(Path::new(path), Access::ReadOnly);
     }
     layout.bind_existing(Path::new("/sys"), Access::ReadOnly);
     layout.push(Mount::Dev("/dev".into()));
-    layout.push(Mount::Proc("/proc".into()));
+    match proc {
+        Proc::Own => layout.push(Mount::Proc("/proc".into())),
+        Proc::Launchers => layout.bind(Path::new("/proc"), Access::ReadOnly),
+    }
     for path in PROC_READ_ONLY {
         layout.bind_existing(Path::new(path), Access::ReadOnly);
     }

@@ -59,6 +59,7 @@ fn guarded(control: &Channel, command: &[OsString]) -> Result<i32> {
             nofile,
             signals,
             ssh_agents,
+            launcher,
             secret,
             home,
         },
@@ -82,6 +83,7 @@ fn guarded(control: &Channel, command: &[OsString]) -> Result<i32> {
     }
     system::set_open_files(nofile)?;
     landlock::scope(netns.is_none())?;
+    launcher.map_or(Ok(()), hidden)?;
     if ssh_agents > 0 {
         let listen = |number| {
             let path = ssh_agent(number);
@@ -92,6 +94,16 @@ fn guarded(control: &Channel, command: &[OsString]) -> Result<i32> {
         control.send(&FromInit::SshAgents, &fds)?;
     }
     supervise(control, command, signals, &secret)
+}
+
+/// Checks that a process outside, which has our uid, cannot be looked into through `/proc`: it is of another user
+/// namespace than ours, and no capability of ours counts there (`cap_ptrace_access_check` in the kernel).
+fn hidden(launcher: u32) -> Result<()> {
+    let root = format!("/proc/{launcher}/root");
+    match std::fs::read_link(&root) {
+        Err(e) if matches!(e.raw_os_error(), Some(libc::EACCES | libc::EPERM)) => Ok(()),
+        found => bail!("the sandbox can see into the launcher's processes ({root}: {found:?})"),
+    }
 }
 
 /// A socket in a file system of the sandbox's own: nothing of it stays, whoever is killed.

@@ -88,12 +88,10 @@ fn start(channel: &Channel, given: Given, alone: bool) -> Result<Option<Pid>> {
     system::close_on_exec_from(3)?;
     namespace::own_proc()?;
     namespace::restore_host_facts(&plan)?;
-    let mut warnings = Vec::new();
-    if let Err(e) = std::fs::write("/proc/sys/net/ipv4/ping_group_range", "0 0") {
-        warnings.push(format!(
-            "ping will not work in the sandbox: cannot write net.ipv4.ping_group_range ({e})"
-        ));
-    }
+    let pings = std::fs::write("/proc/sys/net/ipv4/ping_group_range", "0 0");
+    let no_ping = pings
+        .err()
+        .map(|e| format!("cannot write net.ipv4.ping_group_range ({e})"));
     signals::block(&[Signal::SIGCHLD])?;
     let bwrap = spawn::bwrap(&plan.bwrap, &inherited)?;
     drop(inherited);
@@ -103,7 +101,7 @@ fn start(channel: &Channel, given: Given, alone: bool) -> Result<Option<Pid>> {
         .context("cannot open a netfilter socket in the sandbox's network namespace")?;
     let not_logged = load(&netlink, &table)?;
     let logged = not_logged.is_none();
-    warnings.extend(not_logged);
+    let warnings = Vec::from_iter(not_logged);
     let log = Netlink::open(netlink_sys::protocols::NETLINK_NETFILTER)
         .context("cannot open a second netfilter socket in the sandbox's network namespace")?;
     namespace::loopback_up().context("cannot bring up the sandbox's loopback interface")?;
@@ -117,6 +115,7 @@ fn start(channel: &Channel, given: Given, alone: bool) -> Result<Option<Pid>> {
     }
     let ready = FromInner::Ready {
         netns,
+        no_ping,
         warnings,
         logged,
     };

@@ -4,6 +4,7 @@
 //! namespace that owns the sandbox's network and loads the table; [`init`] is the sandbox's first process.
 
 pub mod claude_json;
+pub mod container;
 pub mod dbus_proxy;
 pub mod dry_run;
 pub mod early;

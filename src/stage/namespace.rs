@@ -1,5 +1,6 @@
 //! What the inner stage does to the namespaces that it is root of, and what it sees of them.
 
+use std::path::Path;
 use std::process::{Command, Stdio};
 
 use anyhow::{Context, Result, ensure};
@@ -19,7 +20,8 @@ pub fn enter(others: CloneFlags) -> Result<()> {
     let maps = [format!("0 {} 1", getuid()), format!("0 {} 1", getgid())];
     unshare(CloneFlags::CLONE_NEWUSER | others).context(
         "cannot make a user namespace (are unprivileged user namespaces switched off? see sysctl \
-         user.max_user_namespaces, kernel.unprivileged_userns_clone, kernel.apparmor_restrict_unprivileged_userns)",
+         user.max_user_namespaces, kernel.unprivileged_userns_clone, kernel.apparmor_restrict_unprivileged_userns; in a \
+         container, does its seccomp profile refuse unshare and clone?)",
     )?;
     for (file, text) in [
         ("uid_map", &*maps[0]),
@@ -112,9 +114,10 @@ impl Routes {
 
 /// Whether a fresh `/proc` can be mounted in a user and PID namespace of one's own. Where nothing is mounted below the
 /// host's `/proc`, as on any desktop, it can (`mount_too_revealing` in the kernel); else a throw-away namespace tells.
-pub fn fresh_proc_mounts() -> bool {
+/// `program`: the launcher's executable.
+pub fn fresh_proc_mounts(program: &Path) -> bool {
     let mounts = std::fs::read("/proc/self/mountinfo").unwrap_or_default();
-    !masked(&String::from_utf8_lossy(&mounts)) || try_fresh_proc()
+    !masked(&String::from_utf8_lossy(&mounts)) || try_fresh_proc(program)
 }
 
 /// Whether something but binfmt_misc, which lies on a directory that is always empty, is mounted below `/proc`.
@@ -125,8 +128,8 @@ fn masked(mountinfo: &str) -> bool {
         .any(|point| point.starts_with("/proc/") && point != "/proc/sys/fs/binfmt_misc")
 }
 
-fn try_fresh_proc() -> bool {
-    let mut command = Command::new("/proc/self/exe");
+fn try_fresh_proc(program: &Path) -> bool {
+    let mut command = Command::new(program);
     command
         .arg(PROC_FLAG)
         .stdin(Stdio::null())

@@ -72,6 +72,8 @@ pub enum FromInner {
     /// the relay's UDP and TCP sockets.
     Ready {
         netns: u64,
+        /// Why programs inside may not ping, where they may not.
+        no_ping: Option<String>,
         warnings: Vec<String>,
         /// The kernel took the table with its log; else it is [`crate::nf::unlogged`].
         logged: bool,
@@ -109,6 +111,8 @@ pub enum ToInit {
         signals: Signals,
         /// How many sockets of ssh-agent relays are wanted.
         ssh_agents: usize,
+        /// The launcher's process id, where the sandbox has the launcher's `/proc` and must not see into its processes.
+        launcher: Option<u32>,
         /// Variables that are passed here and nowhere else, since they are secret.
         secret: Vec<(OsString, OsString)>,
         /// The directory to hand out as [`FromInit::Home`].

@@ -16,12 +16,12 @@ use nix::unistd::{AccessFlags, access, getgid, getuid};
 
 use super::claude_json::ClaudeJson;
 use super::plan::fd;
-use super::{gh, own};
+use super::{container, gh, namespace, own};
 use crate::launch::files::{Cache, GitConfig};
 use crate::launch::{Dbus, Launch, Program};
 use crate::policy::ruleset::Shelf;
 use crate::policy::words;
-use crate::sandbox::binds::{self, CLAUDE_STATE, Facts, INIT};
+use crate::sandbox::binds::{self, CLAUDE_STATE, Facts, INIT, Proc};
 use crate::sandbox::git::Git;
 use crate::sandbox::layout::{Bound, resolve};
 use crate::sandbox::notice::{self, NOTICE};
@@ -45,6 +45,7 @@ pub struct Prepared {
     pub shell: bool,
     /// What the sandbox has to show.
     pub bound: Vec<Bound>,
+    pub proc: Proc,
     /// As the user named it, for messages.
     pub program: OsString,
     pub program_found: bool,
@@ -110,11 +111,19 @@ pub fn prepare(launch: &Launch, around: &Surroundings) -> Result<Prepared> {
     let bwrap = tool(Needed::package("bwrap", "bubblewrap", false));
     let dbus_proxy = (launch.services.dbus == Dbus::Secrets)
         .then(|| tool(Needed::package("xdg-dbus-proxy", "xdg-dbus-proxy", false)));
+    let proc = match namespace::fresh_proc_mounts(&around.self_exe) {
+        true => Proc::Own,
+        false => Proc::Launchers,
+    };
+    if proc == Proc::Launchers {
+        warnings.push(container::SHARED_PROC.to_owned());
+        warnings.extend(launch.nested.then(|| container::NOT_NESTED.to_owned()));
+    }
     let shelf = Shelf::of(&around.config_dirs);
     let firewall = launch.firewall.as_ref().map(|firewall| {
         let pasta = tool(Needed::package("pasta", "passt", true));
         let getent = programs::find_tool("getent", &around.path, &writable);
-        firewall::prepare(firewall, &shelf, pasta, getent, &mut warnings)
+        firewall::prepare(firewall, &shelf, pasta, getent, proc, &mut warnings)
     });
     let firewall = firewall.transpose()?;
 
@@ -182,6 +191,7 @@ pub fn prepare(launch: &Launch, around: &Surroundings) -> Result<Prepared> {
         cache: (launch.files.cache == Cache::Private && own::caches_are_ours(around))
             .then_some(around.directories.cache.as_path()),
         notice: fd::NOTICE,
+        proc,
     })?;
     warnings.extend(left_out);
     let claude_json = claude_json.filter(|json| {
@@ -273,6 +283,7 @@ pub fn prepare(launch: &Launch, around: &Surroundings) -> Result<Prepared> {
         resolv,
         shell,
         bound,
+        proc,
         program_found: program.found.is_some(),
         program: program.name,
         missing,

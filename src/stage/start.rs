@@ -28,6 +28,7 @@ use super::{dbus_proxy, gh, say, signals, system};
 use crate::dns::relay::Relay;
 use crate::live::Live;
 use crate::live::control::service::Service;
+use crate::sandbox::binds::Proc;
 use crate::ssh_agent;
 
 /// How long all of the start may take: a tool that hangs ends in an error.
@@ -177,6 +178,7 @@ pub fn start(
         nofile: origin.nofile,
         signals: origin.signals,
         ssh_agents: prepared.session.ssh_agents.len(),
+        launcher: (prepared.proc == Proc::Launchers).then(std::process::id),
         secret: match &mut gh {
             Some(gh) => starting.running.gh_token(gh)?,
             None => Vec::new(),

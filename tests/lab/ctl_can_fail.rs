@@ -93,6 +93,16 @@ fn every_check_can_fail(desk: &Desk) -> Result<()> {
         ],
     )?;
 
+    // The same with a process beside it, where the sandbox is said to share the `/proc` of others.
+    let mut beside = desk.user("/bin/sh");
+    let script = "sleep 60 & \"$@\"; status=$?; kill $!; exit $status";
+    let text = facts(desk, |facts| facts["own_proc"] = false.into())?;
+    beside.args(["-c", script, "sh", CTL, BATTERY, &text]);
+    let shared = failed("without the sandbox, /proc shared", &mut beside)?;
+    for name in ["first process", "processes"] {
+        ensure!(shared.contains(name), "/proc shared: {name} holds");
+    }
+
     let mut full = desk.user(CTL);
     full.args(["verify", "--json", "--", "-F"]);
     let without_firewall = failed("-F", &mut full)?;

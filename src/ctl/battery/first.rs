@@ -11,50 +11,32 @@ use nix::unistd::Pid;
 use super::{errno, refused};
 use crate::ctl::report::Check;
 
-pub fn checks() -> Vec<Check> {
+/// `first`: its number in `/proc`.
+pub fn checks(first: Option<u32>) -> Vec<Check> {
+    let proc = format!("/proc/{}", first.unwrap_or(1));
     let opened = |result: io::Result<()>| result.map_err(|e| errno(&e));
-    let link = |path: &str| opened(fs::read_link(path).map(drop));
-    let file = |path: &str| opened(fs::File::open(path).map(drop));
+    let link = |name: &str| opened(fs::read_link(format!("{proc}/{name}")).map(drop));
+    let file = |name: &str| opened(fs::File::open(format!("{proc}/{name}")).map(drop));
     let mut checks: Vec<Check> = [
         (
             "fd",
             "follow the first process's descriptors",
-            descriptors(),
+            descriptors(&proc),
         ),
-        (
-            "mem",
-            "open the first process's memory",
-            file("/proc/1/mem"),
-        ),
-        (
-            "maps",
-            "read the first process's mappings",
-            file("/proc/1/maps"),
-        ),
+        ("mem", "open the first process's memory", file("mem")),
+        ("maps", "read the first process's mappings", file("maps")),
         (
             "environ",
             "read the first process's environment",
-            file("/proc/1/environ"),
+            file("environ"),
         ),
-        (
-            "exe",
-            "find the first process's executable",
-            link("/proc/1/exe"),
-        ),
-        (
-            "root",
-            "enter the first process's root",
-            link("/proc/1/root"),
-        ),
-        (
-            "cwd",
-            "enter the first process's directory",
-            link("/proc/1/cwd"),
-        ),
+        ("exe", "find the first process's executable", link("exe")),
+        ("root", "enter the first process's root", link("root")),
+        ("cwd", "enter the first process's directory", link("cwd")),
         (
             "ns/net",
             "reach the first process's network namespace",
-            link("/proc/1/ns/net"),
+            link("ns/net"),
         ),
     ]
     .into_iter()
@@ -85,9 +67,9 @@ fn terminate() -> Check {
 }
 
 /// Their numbers may be seen; what is behind them not. The first success, or the first errno.
-fn descriptors() -> Result<(), Errno> {
+fn descriptors(proc: &str) -> Result<(), Errno> {
     let links = (0..16).map(|number| {
-        let link = fs::read_link(format!("/proc/1/fd/{number}"));
+        let link = fs::read_link(format!("{proc}/fd/{number}"));
         link.map(drop).map_err(|e| errno(&e))
     });
     let mut found: Vec<Result<(), Errno>> =

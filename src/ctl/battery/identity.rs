@@ -5,9 +5,8 @@ use std::os::unix::fs::MetadataExt;
 
 use anyhow::{Context, Result};
 
-use super::Facts;
+use super::{Facts, processes};
 use crate::ctl::report::Check;
-use crate::sandbox::binds::INIT;
 
 const SETS: [(&str, &str); 5] = [
     ("CapInh", "inheritable"),
@@ -61,8 +60,7 @@ pub fn checks(facts: &Facts) -> Result<Vec<Check>> {
             got,
         ));
     }
-    checks.push(first_process());
-    checks.push(processes()?);
+    checks.extend(processes::checks(facts.own_proc)?);
     checks.push(descriptors()?);
     checks.push(devices()?);
     Ok(checks)
@@ -74,39 +72,6 @@ pub fn namespace(kind: &str) -> Result<u64> {
     Ok(fs::metadata(&path)
         .with_context(|| format!("cannot read {path}"))?
         .ino())
-}
-
-fn first_process() -> Check {
-    let line = fs::read("/proc/1/cmdline").unwrap_or_default();
-    let first = line.split(|byte| *byte == 0).next().unwrap_or_default();
-    let first = String::from_utf8_lossy(first);
-    Check::equal("first process", "the first process (PID 1)", INIT, first)
-}
-
-/// The first process, this one, and the shell or tracer between them if there is one.
-fn processes() -> Result<Check> {
-    let own = std::process::id();
-    let parent = std::os::unix::process::parent_id();
-    let mut others = 0;
-    for entry in fs::read_dir("/proc").context("cannot read /proc")? {
-        if let Some(pid) = entry?
-            .file_name()
-            .to_str()
-            .and_then(|name| name.parse::<u32>().ok())
-        {
-            others += usize::from(![1, own, parent].contains(&pid));
-        }
-    }
-    Ok(Check::equal(
-        "processes",
-        "see processes that are not the sandbox's",
-        "none",
-        if others == 0 {
-            "none".into()
-        } else {
-            others.to_string()
-        },
-    ))
 }
 
 fn descriptors() -> Result<Check> {

@@ -10,6 +10,7 @@ mod nested;
 mod network;
 mod network_admin;
 mod open_ports;
+mod processes;
 
 pub use open_ports::routes;
 
@@ -53,6 +54,9 @@ pub struct Facts {
     pub internet: [bool; 2],
     /// Whether blocked connections are refused instead of dropped.
     pub reject: bool,
+    /// Whether the sandbox has a `/proc` of its own; in containers the kernel may deny it one.
+    #[serde(default = "own_proc")]
+    pub own_proc: bool,
     /// Go on where something was sent that should have been blocked: in a network made for that only.
     #[serde(default)]
     pub persist: bool,
@@ -65,6 +69,10 @@ pub struct Facts {
     /// Try what a nested root tries without making it one: by who has every capability already, to see it succeed.
     #[serde(default)]
     pub not_nested: bool,
+}
+
+fn own_proc() -> bool {
+    true
 }
 
 /// Services of the caller's on the host's own loopback addresses, and its abstract socket.
@@ -113,7 +121,7 @@ fn run(facts: &Facts) -> Result<Vec<Check>> {
     checks.extend(network::checks(facts)?);
     checks.extend(open_ports::checks(facts));
     // The last one: where it succeeds, nothing is left to report.
-    checks.extend(first::checks());
+    checks.extend(first::checks(processes::first(facts.own_proc)));
     Ok(checks)
 }
 

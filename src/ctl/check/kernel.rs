@@ -12,7 +12,8 @@ use super::Finding;
 use crate::ctl::{ask, child, errno};
 use crate::netlink::NLM_F_DUMP;
 use crate::nf::uapi;
-use crate::stage::system;
+use crate::stage::container::UNMASKED;
+use crate::stage::{namespace, system};
 
 /// close_range(2) with `CLOSE_RANGE_CLOEXEC`.
 const OLDEST: (u32, u32) = (5, 11);
@@ -31,6 +32,7 @@ pub fn findings() -> Vec<Finding> {
         Err(e) => Finding::failed("close_range", format!("{e:#}"), "Install a newer kernel."),
     });
     findings.push(landlock());
+    findings.push(proc());
     findings
 }
 
@@ -146,6 +148,19 @@ fn seccomp() -> Finding {
         let fix = "Install a kernel with CONFIG_SECCOMP_FILTER; without one start with seccomp = false in [sandbox].";
         Finding::failed("seccomp", "no filters", fix)
     }
+}
+
+/// Whether a sandbox gets a `/proc` of its own.
+fn proc() -> Finding {
+    let tried = child::run(|| Ok(namespace::try_proc().to_string()));
+    if tried.is_ok_and(|(status, _)| status == "0") {
+        return Finding::ok("/proc", "the sandbox has its own");
+    }
+    Finding::note(
+        "/proc",
+        "the sandbox has this one: it sees the command lines and connections of other processes, but not into them",
+        format!("In a container, where parts of /proc are masked: start it with {UNMASKED}."),
+    )
 }
 
 fn landlock() -> Finding {

@@ -19,7 +19,8 @@ use crate::launch::{self, Netns};
 use crate::live::ports::Asked;
 use crate::policy::ruleset::{Dns, Shelf};
 use crate::policy::{Inputs, Policy, document};
-use crate::stage::{namespace, pasta};
+use crate::sandbox::binds::Proc;
+use crate::stage::pasta;
 
 /// How long names of the allowlist may take to resolve.
 const NAMES: Duration = Duration::from_secs(5);
@@ -116,6 +117,7 @@ pub fn prepare(
     shelf: &Shelf,
     pasta: PathBuf,
     getent: Option<PathBuf>,
+    proc: Proc,
     warnings: &mut Vec<String>,
 ) -> Result<Firewall> {
     let Decided {
@@ -127,7 +129,7 @@ pub fn prepare(
     warnings.extend(of_no_use(&inputs.allowed, &network));
     warnings.extend(ping_excluded());
     Ok(Firewall {
-        way: choose_way(asked.netns)?,
+        way: choose_way(asked.netns, proc)?,
         document: document::document(&policy),
         policy,
         inputs,
@@ -158,15 +160,19 @@ impl Firewall {
 
 /// pasta that makes the namespaces as root hangs (seen with those of 2023 and 2025), and its PID namespace needs a
 /// fresh `/proc`, which a container may deny.
-fn choose_way(netns: Netns) -> Result<Way> {
+fn choose_way(netns: Netns, proc: Proc) -> Result<Way> {
     let root = getuid().is_root();
     Ok(match netns {
         Netns::Pasta if root => bail!(
             "netns = \"pasta\" does not work as root, where pasta that makes the namespace hangs: \"auto\" or \"attach\" do"
         ),
+        Netns::Pasta if proc == Proc::Launchers => bail!(
+            "netns = \"pasta\" needs a /proc of its own, which cannot be mounted here, where parts of /proc are masked: \
+             \"auto\" or \"attach\" do without"
+        ),
         Netns::Pasta => Way::Pasta,
         Netns::Attach => Way::Attach,
-        Netns::Auto if root || !namespace::fresh_proc_mounts() => Way::Attach,
+        Netns::Auto if root || proc == Proc::Launchers => Way::Attach,
         Netns::Auto => Way::Pasta,
     })
 }

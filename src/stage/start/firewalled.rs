@@ -7,7 +7,7 @@ use anyhow::{Context, Result, bail};
 use netlink_sys::Socket;
 use nix::errno::Errno;
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
-use nix::unistd::{AccessFlags, access, getuid};
+use nix::unistd::getuid;
 
 use super::{LIMIT, Running};
 use crate::dns::relay::Relay;
@@ -19,9 +19,9 @@ use crate::nf;
 use crate::stage::filter::Filter;
 use crate::stage::helpers::how;
 use crate::stage::plan::{FromInner, Plan, Start, ToInner};
-use crate::stage::prepare::{Firewall, Prepared, Surroundings, Way};
+use crate::stage::prepare::{Firewall, Prepared, Surroundings, Way, ping_excluded};
 use crate::stage::wire::{Channel, Received};
-use crate::stage::{pasta, say, spawn, system};
+use crate::stage::{container, pasta, say, spawn, system};
 
 pub struct Starting {
     pub running: Running,
@@ -72,6 +72,7 @@ impl Starting {
         let (ready, fds) = self.next_from_inner()?;
         let FromInner::Ready {
             netns,
+            no_ping,
             warnings,
             logged,
         } = ready
@@ -80,6 +81,10 @@ impl Starting {
         };
         for warning in warnings {
             say(&warning);
+        }
+        // Where the host does not let the user ping, that has been said.
+        if let Some(why) = no_ping.filter(|_| ping_excluded().is_none()) {
+            say(&format!("ping will not work in the sandbox: {why}"));
         }
         let meant = match logged {
             true => meant,
@@ -228,7 +233,7 @@ impl Running {
         let said = pasta::complaints(&self.log.text());
         anyhow::anyhow!(
             "the sandbox's network could not be set up: {what}: {said}{}",
-            no_tun()
+            container::no_tun()
         )
     }
 }
@@ -266,16 +271,4 @@ fn hand_over(first: &Channel, plan: &Plan, inherited: Vec<(OwnedFd, RawFd)>) -> 
         .send(&start, &fds)
         .context("cannot reach the inner stage")?;
     Ok(ours)
-}
-
-/// A hint where the device that pasta needs cannot be opened; empty elsewhere.
-fn no_tun() -> &'static str {
-    const TUN: &str = "/dev/net/tun";
-    match access(TUN, AccessFlags::R_OK | AccessFlags::W_OK) {
-        Ok(()) => "",
-        Err(Errno::ENOENT) => {
-            " (/dev/net/tun does not exist: modprobe tun, or in a container --device /dev/net/tun)"
-        }
-        Err(_) => " (you may not open /dev/net/tun: it usually has mode 0666)",
-    }
 }
