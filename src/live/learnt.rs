@@ -5,6 +5,7 @@ use std::collections::{BTreeSet, HashMap, HashSet};
 use std::fs::File;
 use std::io::{Read, Seek};
 use std::net::IpAddr;
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use anyhow::{Error, Result};
@@ -34,8 +35,16 @@ const TOLD: usize = 20;
 pub struct Learnt {
     /// The sandbox's tables of sockets, once they were needed.
     tables: Vec<File>,
-    until: HashMap<(Destination, IpAddr), Instant>,
+    until: HashMap<(Destination, IpAddr), Held>,
     told: BTreeSet<String>,
+}
+
+/// What holds an address.
+#[derive(Debug)]
+struct Held {
+    until: Instant,
+    /// The name that led to it last.
+    by: Arc<str>,
 }
 
 /// Whether a name may be asked for: an allow entry has it, and no deny entry takes all of it away.
@@ -66,6 +75,7 @@ impl Learnt {
     /// Takes what an answer says, before it is passed on.
     fn answered(&mut self, keeper: &mut Keeper, answer: &Answer, now: Instant) -> Result<()> {
         let until = now + answer.ttl.clamp(LEAST, MOST);
+        let by: Arc<str> = answer.name.as_str().into();
         let mut more: Vec<(Destination, IpAddr)> = Vec::new();
         for address in &answer.addresses {
             let address = address.to_canonical();
@@ -77,7 +87,9 @@ impl Learnt {
                 let is = |name: &str| is_named(name, &answer.name);
                 if name(&allowed.entry).is_some_and(is) {
                     let key = (allowed.entry.clone(), address);
-                    if self.until.insert(key.clone(), until).is_none() {
+                    let by = by.clone();
+                    self.until.insert(key.clone(), Held { until, by });
+                    if !allowed.addresses.contains(&address.into()) {
                         more.push(key);
                     }
                 }
@@ -98,8 +110,9 @@ impl Learnt {
     fn surplus(&mut self) -> HashSet<(Destination, IpAddr)> {
         let mut of_entry: HashMap<&Destination, Vec<(Instant, IpAddr)>> = HashMap::new();
         if self.until.len() > ADDRESSES {
-            for ((entry, address), until) in &self.until {
-                of_entry.entry(entry).or_default().push((*until, *address));
+            for ((entry, address), held) in &self.until {
+                let all = of_entry.entry(entry).or_default();
+                all.push((held.until, *address));
             }
         }
         let mut found = HashSet::new();
@@ -123,7 +136,23 @@ impl Learnt {
 
     /// When something may have to be forgotten.
     pub fn deadline(&self) -> Option<Instant> {
-        self.until.values().min().copied()
+        self.until.values().map(|held| held.until).min()
+    }
+
+    /// The entries have changed: takes back what was learnt for names that may not be asked for any more.
+    pub fn entries_changed(&mut self, keeper: &mut Keeper, now: Instant) -> Result<()> {
+        let mut over = HashSet::new();
+        self.until.retain(|key, held| {
+            let stays = may_ask(keeper.inputs(), &held.by);
+            if !stays {
+                over.insert(key.clone());
+            }
+            stays
+        });
+        if !over.is_empty() {
+            keeper.change(now, |inputs| forget(inputs, &over))?;
+        }
+        Ok(())
     }
 
     /// Forgets what has not been resolved again in time, but for addresses that a socket of the sandbox is connected to.
@@ -136,12 +165,12 @@ impl Learnt {
         }
         let connected = connected(&self.tables);
         let mut over = HashSet::new();
-        self.until.retain(|key, until| {
-            if *until > now {
+        self.until.retain(|key, held| {
+            if held.until > now {
                 return true;
             }
             if connected.contains(&key.1) {
-                *until = now + LEAST;
+                held.until = now + LEAST;
                 return true;
             }
             over.insert(key.clone());

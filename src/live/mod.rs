@@ -220,6 +220,9 @@ impl Live {
         self.keeper.tick(now)?;
         self.learnt.tick(&mut self.keeper, &self.ports, now)?;
         self.wishes.advance(&mut self.keeper, now)?;
+        if self.wishes.granted() {
+            self.learnt.entries_changed(&mut self.keeper, now)?;
+        }
         self.resolve(now)
     }
 

@@ -37,6 +37,7 @@ pub struct Wishes {
     next: u64,
     looked_up: Vec<(Ticket, Wish, Destination, LookUps)>,
     answers: Vec<(Ticket, Answer)>,
+    granted: bool,
 }
 
 impl Wishes {
@@ -86,8 +87,14 @@ impl Wishes {
             Wish::Allow { until } => keeper.allow(entry, until, now)?,
             Wish::Deny => keeper.deny(entry, now)?,
         };
+        self.granted |= answer.is_ok();
         self.answers.push((ticket, answer));
         Ok(())
+    }
+
+    /// Whether entries have changed since the last time it was asked.
+    pub fn granted(&mut self) -> bool {
+        std::mem::take(&mut self.granted)
     }
 
     /// Does what names that have resolved were looked up for.

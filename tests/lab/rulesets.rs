@@ -7,6 +7,7 @@ use anyhow::{Context, Result, ensure};
 
 use crate::harness::nameserver::BIG_COUNT;
 use crate::harness::network::{ISP, NAS, RTR, TV, batch, on, sysctl};
+use crate::harness::running::{Sandbox, run_ctl};
 use crate::harness::services::{TCP_PORT, UDP_PORT};
 use crate::harness::{Desk, EVERYONE, ONCE, Scenario, scenario};
 use crate::hosts::{other_desk, wait_for};
@@ -24,6 +25,7 @@ pub const ALL: &[Scenario] = &[
     scenario!(only_listed_names_resolve_and_open_their_ports, EVERYONE),
     scenario!(names_below_a_name_and_names_of_the_lan),
     scenario!(an_answer_over_tcp_teaches_too, ONCE),
+    scenario!(listed_names_change_while_the_program_runs),
     scenario!(a_name_for_many_needs_a_ruleset_that_learns, ONCE),
     scenario!(a_ruleset_of_the_users_own_is_found_by_its_name),
     scenario!(
@@ -151,6 +153,32 @@ fn an_answer_over_tcp_teaches_too(desk: &Desk) -> Result<()> {
         "getent ahostsv4 big.example | awk '{print $1}' | sort -u | wc -l; getent ahostsv4 isp.example; echo $?",
     )?;
     ensure!(got == format!("{BIG_COUNT}\n2\n"), "{got}");
+    Ok(())
+}
+
+fn listed_names_change_while_the_program_runs(desk: &Desk) -> Result<()> {
+    let options = ["--policy", "allowlist-only", "--allow", "*.cdn.example"];
+    let sandbox = Sandbox::start(desk, &options)?;
+    let isp = format!("tcp/{}/{TCP_PORT}", ISP.v4);
+    let resolves = |name: &str| -> Result<bool> {
+        let said = sandbox.ask(&format!(
+            "getent ahostsv4 {name} >/dev/null && echo yes || echo no"
+        ))?;
+        Ok(said.trim() == "yes")
+    };
+    ensure!(!sandbox.reaches(&isp)? && resolves("a.cdn.example")? && sandbox.reaches(&isp)?);
+    // What was learnt for a name goes with it.
+    run_ctl(desk, &["deny", "a.cdn.example"])?.ok()?;
+    ensure!(!resolves("a.cdn.example")? && !sandbox.reaches(&isp)?);
+    ensure!(!resolves("isp.example")?);
+    run_ctl(desk, &["allow", &format!("isp.example:{TCP_PORT}")])?.ok()?;
+    ensure!(resolves("isp.example")? && sandbox.reaches(&isp)?);
+    // Back again, with what it had.
+    run_ctl(desk, &["deny", &format!("isp.example:{TCP_PORT}")])?.ok()?;
+    ensure!(!sandbox.reaches(&isp)?);
+    run_ctl(desk, &["allow", &format!("isp.example:{TCP_PORT}")])?.ok()?;
+    ensure!(resolves("isp.example")? && sandbox.reaches(&isp)?);
+    sandbox.stop()?;
     Ok(())
 }
 
