@@ -2,6 +2,7 @@
 
 use std::fs;
 use std::io;
+use std::time::Duration;
 
 use anyhow::{Context, Result};
 
@@ -55,7 +56,14 @@ fn seen_into() -> Result<Check> {
         followed.iter().any(|link| fs::read_link(link).is_ok())
             || read.iter().any(|file| fs::File::open(file).is_ok())
     };
+    // A process that ends has no memory any more, and what there is none of is opened by everyone: it is gone when it is
+    // looked at again.
     let others = all()?.into_iter().filter(|pid| !own.contains(pid));
+    let found: Vec<u32> = others.filter(open).collect();
+    if !found.is_empty() {
+        std::thread::sleep(Duration::from_millis(100));
+    }
+    let others = found.into_iter().filter(|pid| !ended(*pid));
     Ok(Check::equal(
         "processes",
         "see into processes that are not the sandbox's",
@@ -87,6 +95,20 @@ fn ancestors() -> Vec<u32> {
         next = (executes(pid) != INIT).then(|| parent(pid)).flatten();
     }
     found
+}
+
+/// Whether it is a zombie, or not even that.
+fn ended(pid: u32) -> bool {
+    let stat = fs::read_to_string(format!("/proc/{pid}/stat"));
+    let state = |stat: String| {
+        Some(
+            stat.rsplit_once(')')?
+                .1
+                .trim_start()
+                .starts_with(['Z', 'X']),
+        )
+    };
+    stat.ok().and_then(state).unwrap_or(true)
 }
 
 /// Where a link like `/proc/self` leads.
