@@ -55,14 +55,17 @@ pub fn may_ask(inputs: &Inputs, asked: &str) -> bool {
         && !denied.filter(|entry| entry.service.is_none()).any(is)
 }
 
-/// The blocking group of the ruleset that an address is in, the default apart: no name leads there.
-fn blocked_group(inputs: &Inputs, address: IpAddr) -> Option<String> {
-    let bare = Inputs {
+/// The ruleset's own policy, without entries.
+fn bare(inputs: &Inputs) -> Policy {
+    Policy::build(&Inputs {
         allowed: Vec::new(),
         denied: Vec::new(),
         ..inputs.clone()
-    };
-    let policy = Policy::build(&bare);
+    })
+}
+
+/// The blocking group that an address is in, the default apart: no name leads there.
+fn blocked_group(policy: &Policy, address: IpAddr) -> Option<String> {
     let (verdict, rule) = policy.decide(address, None);
     let by_default = policy
         .rules
@@ -77,9 +80,10 @@ impl Learnt {
         let until = now + answer.ttl.clamp(LEAST, MOST);
         let by: Arc<str> = answer.name.as_str().into();
         let mut more: Vec<(Destination, IpAddr)> = Vec::new();
+        let bare = bare(keeper.inputs());
         for address in &answer.addresses {
             let address = address.to_canonical();
-            if let Some(group) = blocked_group(keeper.inputs(), address) {
+            if let Some(group) = blocked_group(&bare, address) {
                 self.tell(&answer.name, address, &group);
                 continue;
             }
@@ -95,7 +99,7 @@ impl Learnt {
                 }
             }
         }
-        let surplus = self.surplus();
+        let surplus = self.surplus(&answer.addresses);
         if more.is_empty() && surplus.is_empty() {
             return Ok(());
         }
@@ -106,13 +110,15 @@ impl Learnt {
         Ok(())
     }
 
-    /// Takes out what is too much of each entry.
-    fn surplus(&mut self) -> HashSet<(Destination, IpAddr)> {
-        let mut of_entry: HashMap<&Destination, Vec<(Instant, IpAddr)>> = HashMap::new();
+    /// Takes out what is too much of each entry: others than those of the answer that has just come, which are fewer than
+    /// an entry may have.
+    fn surplus(&mut self, new: &[IpAddr]) -> HashSet<(Destination, IpAddr)> {
+        let new: HashSet<IpAddr> = new.iter().map(IpAddr::to_canonical).collect();
+        let mut of_entry: HashMap<&Destination, Vec<(bool, Instant, IpAddr)>> = HashMap::new();
         if self.until.len() > ADDRESSES {
             for ((entry, address), held) in &self.until {
                 let all = of_entry.entry(entry).or_default();
-                all.push((held.until, *address));
+                all.push((new.contains(address), held.until, *address));
             }
         }
         let mut found = HashSet::new();
@@ -120,7 +126,7 @@ impl Learnt {
             addresses.sort_unstable();
             let over = addresses.len().saturating_sub(ADDRESSES);
             let over = addresses.into_iter().take(over);
-            found.extend(over.map(|(_, address)| (entry.clone(), address)));
+            found.extend(over.map(|(.., address)| (entry.clone(), address)));
         }
         self.until.retain(|key, _| !found.contains(key));
         found
@@ -254,6 +260,8 @@ impl Gate for Learning<'_> {
 
 #[cfg(test)]
 mod tests {
+    use std::net::Ipv4Addr;
+
     use super::*;
     use crate::host::Attached;
     use crate::host::names::unresolved;
@@ -311,12 +319,33 @@ mod tests {
     #[test]
     fn no_name_leads_into_a_blocked_group() {
         let inputs = inputs(&["pypi.org"], &[]);
-        let group = |address: &str| blocked_group(&inputs, address.parse().unwrap());
+        let group = |address: &str| blocked_group(&bare(&inputs), address.parse().unwrap());
         assert_eq!(group("203.0.113.7").as_deref(), Some("attached"));
         assert_eq!(group("10.1.2.3").as_deref(), Some("private"));
         assert_eq!(group("64:ff9b::a01:203").as_deref(), Some("private"));
         assert_eq!(group("fe80::1").as_deref(), Some("link-local"));
         assert_eq!(group("198.51.100.7"), None);
+    }
+
+    #[test]
+    fn an_entry_that_is_full_gives_up_others_than_the_new_ones() {
+        let now = Instant::now();
+        let mut learnt = Learnt::default();
+        let key = |n: u32| -> (Destination, IpAddr) {
+            ("*.a.org:443".parse().unwrap(), Ipv4Addr::from(n).into())
+        };
+        let mut hold = |n, seconds| {
+            let until = now + Duration::from_secs(seconds);
+            let by = "x.a.org".into();
+            learnt.until.insert(key(n), Held { until, by });
+        };
+        // Those that are there last longer.
+        (1..=ADDRESSES as u32).for_each(|n| hold(n, 1000 + u64::from(n)));
+        hold(0x2d00_0001, 300);
+        let new = [IpAddr::from(Ipv4Addr::from(0x2d00_0001))];
+        assert_eq!(learnt.surplus(&new), HashSet::from([key(1)]));
+        assert_eq!(learnt.until.len(), ADDRESSES);
+        assert!(learnt.surplus(&new).is_empty());
     }
 
     #[test]
