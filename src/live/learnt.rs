@@ -11,6 +11,7 @@ use std::time::{Duration, Instant};
 use anyhow::{Error, Result};
 use ipnetwork::IpNetwork;
 
+use super::entries;
 use super::keeper::Keeper;
 use super::ports::{Ports, table};
 use crate::dest::{Destination, is_named};
@@ -100,12 +101,15 @@ impl Learnt {
             }
         }
         let surplus = self.surplus(&answer.addresses);
-        if more.is_empty() && surplus.is_empty() {
+        let addresses: Vec<IpAddr> = answer.addresses.iter().map(IpAddr::to_canonical).collect();
+        let barred = barred(keeper.inputs(), &answer.name, &addresses);
+        if more.is_empty() && surplus.is_empty() && barred.is_empty() {
             return Ok(());
         }
         keeper.change(now, |inputs| {
             forget(inputs, &surplus);
             add(inputs, &more);
+            bar(inputs, &barred);
         })?;
         Ok(())
     }
@@ -145,7 +149,8 @@ impl Learnt {
         self.until.values().map(|held| held.until).min()
     }
 
-    /// The entries have changed: takes back what was learnt for names that may not be asked for any more.
+    /// The entries have changed: takes back what was learnt for names that may not be asked for any more, or not with all
+    /// ports.
     pub fn entries_changed(&mut self, keeper: &mut Keeper, now: Instant) -> Result<()> {
         let mut over = HashSet::new();
         self.until.retain(|key, held| {
@@ -155,8 +160,15 @@ impl Learnt {
             }
             stays
         });
-        if !over.is_empty() {
-            keeper.change(now, |inputs| forget(inputs, &over))?;
+        let held = self.until.iter();
+        let barred: Vec<_> = held
+            .flat_map(|((_, address), held)| barred(keeper.inputs(), &held.by, &[*address]))
+            .collect();
+        if !over.is_empty() || !barred.is_empty() {
+            keeper.change(now, |inputs| {
+                forget(inputs, &over);
+                bar(inputs, &barred);
+            })?;
         }
         Ok(())
     }
@@ -217,6 +229,28 @@ fn add(inputs: &mut Inputs, more: &[(Destination, IpAddr)]) {
     }
 }
 
+/// What denied entries with ports have not got yet of the addresses that a name has: such a name resolves for its other
+/// ports. They are blocked for good, as those of other denied names.
+fn barred(inputs: &Inputs, of: &str, addresses: &[IpAddr]) -> Vec<(Destination, IpAddr)> {
+    let is = |entry: &Destination| name(entry).is_some_and(|name| is_named(name, of));
+    let denied = inputs.denied.iter().filter(|denied| is(&denied.entry));
+    let new = denied.flat_map(|denied| {
+        let new = addresses.iter();
+        let new = new.filter(|address| !denied.addresses.contains(&IpNetwork::from(**address)));
+        new.map(|address| (denied.entry.clone(), *address))
+    });
+    new.collect()
+}
+
+fn bar(inputs: &mut Inputs, barred: &[(Destination, IpAddr)]) {
+    for (entry, address) in barred {
+        let mut known = inputs.denied.iter_mut();
+        if let Some(known) = known.find(|known| known.entry == *entry) {
+            entries::add(known, &[IpNetwork::from(*address)]);
+        }
+    }
+}
+
 fn forget(inputs: &mut Inputs, over: &HashSet<(Destination, IpAddr)>) {
     for allowed in &mut inputs.allowed {
         if name(&allowed.entry).is_some() {
@@ -259,107 +293,4 @@ impl Gate for Learning<'_> {
 }
 
 #[cfg(test)]
-mod tests {
-    use std::net::Ipv4Addr;
-
-    use super::*;
-    use crate::host::Attached;
-    use crate::host::names::unresolved;
-    use crate::launch::{Firewall, Netns, OnBlock, PolicyName};
-    use crate::policy::Ruleset;
-
-    fn inputs(allow: &[&str], deny: &[&str]) -> Inputs {
-        let entries = |list: &[&str]| -> Vec<Destination> {
-            list.iter().map(|entry| entry.parse().unwrap()).collect()
-        };
-        let firewall = Firewall {
-            policy: PolicyName::Named("allowlist-only".into()),
-            allow: entries(allow),
-            deny: entries(deny),
-            home: vec![],
-            on_block: OnBlock::Drop,
-            netns: Netns::Auto,
-            ports: Default::default(),
-        };
-        let ruleset = Ruleset::built_in("allowlist-only").unwrap();
-        Inputs {
-            allowed: unresolved(&firewall.allow),
-            denied: unresolved(&firewall.deny),
-            attached: vec![Attached {
-                net: "203.0.113.0/24".parse().unwrap(),
-                device: "eth0".into(),
-                source: "route".into(),
-            }],
-            ..Inputs::new(ruleset, &firewall)
-        }
-    }
-
-    #[test]
-    fn only_listed_names_are_asked_for() {
-        let inputs = inputs(
-            &["pypi.org:443", "*.pythonhosted.org:443", "10.1.2.3"],
-            &["evil.pythonhosted.org", "slow.pythonhosted.org:80"],
-        );
-        for (name, asked) in [
-            ("pypi.org", true),
-            ("files.pythonhosted.org", true),
-            ("a.b.pythonhosted.org", true),
-            ("slow.pythonhosted.org", true),
-            ("evil.pythonhosted.org", false),
-            ("pythonhosted.org", false),
-            ("xpythonhosted.org", false),
-            ("www.pypi.org", false),
-            ("example.com", false),
-            ("", false),
-        ] {
-            assert_eq!(may_ask(&inputs, name), asked, "{name}");
-        }
-    }
-
-    #[test]
-    fn no_name_leads_into_a_blocked_group() {
-        let inputs = inputs(&["pypi.org"], &[]);
-        let group = |address: &str| blocked_group(&bare(&inputs), address.parse().unwrap());
-        assert_eq!(group("203.0.113.7").as_deref(), Some("attached"));
-        assert_eq!(group("10.1.2.3").as_deref(), Some("private"));
-        assert_eq!(group("64:ff9b::a01:203").as_deref(), Some("private"));
-        assert_eq!(group("fe80::1").as_deref(), Some("link-local"));
-        assert_eq!(group("198.51.100.7"), None);
-    }
-
-    #[test]
-    fn an_entry_that_is_full_gives_up_others_than_the_new_ones() {
-        let now = Instant::now();
-        let mut learnt = Learnt::default();
-        let key = |n: u32| -> (Destination, IpAddr) {
-            ("*.a.org:443".parse().unwrap(), Ipv4Addr::from(n).into())
-        };
-        let mut hold = |n, seconds| {
-            let until = now + Duration::from_secs(seconds);
-            let by = "x.a.org".into();
-            learnt.until.insert(key(n), Held { until, by });
-        };
-        // Those that are there last longer.
-        (1..=ADDRESSES as u32).for_each(|n| hold(n, 1000 + u64::from(n)));
-        hold(0x2d00_0001, 300);
-        let new = [IpAddr::from(Ipv4Addr::from(0x2d00_0001))];
-        assert_eq!(learnt.surplus(&new), HashSet::from([key(1)]));
-        assert_eq!(learnt.until.len(), ADDRESSES);
-        assert!(learnt.surplus(&new).is_empty());
-    }
-
-    #[test]
-    fn addresses_come_and_go_with_their_entry() {
-        let mut inputs = inputs(&["a.org:443", "b.org"], &[]);
-        let key = |entry: &str, address: &str| (entry.parse().unwrap(), address.parse().unwrap());
-        let (a, b) = (
-            key("a.org:443", "198.51.100.1"),
-            key("b.org", "198.51.100.1"),
-        );
-        add(&mut inputs, &[a.clone(), a.clone(), b]);
-        let addresses = |inputs: &Inputs, n: usize| inputs.allowed[n].addresses.len();
-        assert_eq!((addresses(&inputs, 0), addresses(&inputs, 1)), (1, 1));
-        forget(&mut inputs, &HashSet::from([a]));
-        assert_eq!((addresses(&inputs, 0), addresses(&inputs, 1)), (0, 1));
-    }
-}
+mod tests;
