@@ -46,6 +46,8 @@ struct Session {
     answers: Stream,
     /// Both ways, where a gate is not open.
     guard: Guard,
+    /// The client has not taken all refusals: it is not read, or it could have any number of them kept here.
+    refusals_wait: bool,
     /// When the server, or the connection, is given up.
     until: Instant,
 }
@@ -140,6 +142,7 @@ impl Session {
             down: Pipe::default(),
             answers: Stream::default(),
             guard: Guard::default(),
+            refusals_wait: false,
             until: now + PATIENCE,
         })
     }
@@ -155,7 +158,9 @@ impl Session {
             flags.set(PollFlags::POLLOUT, write);
             flags
         };
-        let (client, server) = if self.connected {
+        let (client, server) = if self.refusals_wait {
+            (PollFlags::POLLOUT, PollFlags::empty())
+        } else if self.connected {
             (
                 flags(self.up.wants_read(), self.down.wants_write()),
                 flags(self.down.wants_read(), self.up.wants_write()),
@@ -189,17 +194,23 @@ impl Session {
             return self.pump(names, now, buf);
         }
         let guard = &mut self.guard;
-        let up = self
-            .up
-            .pump(&self.client, &self.server, buf, |bytes, pending| {
-                guard.up(bytes, pending, gate)
-            });
-        self.down.add(&guard.take_refusals());
+        let mut up = Ok(false);
+        if !self.refusals_wait {
+            up = self
+                .up
+                .pump(&self.client, &self.server, buf, |bytes, pending| {
+                    guard.up(bytes, pending, gate)
+                });
+            let refusals = guard.take_refusals();
+            self.refusals_wait = !refusals.is_empty();
+            self.down.add(&refusals);
+        }
         let down = self
             .down
             .pump(&self.server, &self.client, buf, |bytes, pending| {
                 guard.down(bytes, pending, gate, names)
             });
+        self.refusals_wait &= self.down.wants_write();
         self.moved(up, down, now)
     }
 

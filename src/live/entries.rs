@@ -115,7 +115,7 @@ pub fn refresh(inputs: &mut Inputs, answers: &Answers) {
 }
 
 /// More addresses of a denied entry.
-fn add(denied: &mut Allowed, found: &[IpNetwork]) {
+pub fn add(denied: &mut Allowed, found: &[IpNetwork]) {
     let more = found.iter().filter(|net| !denied.addresses.contains(net));
     let more: Vec<IpNetwork> = more.copied().collect();
     denied.addresses.extend(more);

@@ -11,6 +11,7 @@ use std::time::{Duration, Instant};
 use anyhow::{Error, Result};
 use ipnetwork::IpNetwork;
 
+use super::entries;
 use super::keeper::Keeper;
 use super::ports::{Ports, table};
 use crate::dest::{Destination, is_named};
@@ -55,14 +56,17 @@ pub fn may_ask(inputs: &Inputs, asked: &str) -> bool {
         && !denied.filter(|entry| entry.service.is_none()).any(is)
 }
 
-/// The blocking group of the ruleset that an address is in, the default apart: no name leads there.
-fn blocked_group(inputs: &Inputs, address: IpAddr) -> Option<String> {
-    let bare = Inputs {
+/// The ruleset's own policy, without entries.
+fn bare(inputs: &Inputs) -> Policy {
+    Policy::build(&Inputs {
         allowed: Vec::new(),
         denied: Vec::new(),
         ..inputs.clone()
-    };
-    let policy = Policy::build(&bare);
+    })
+}
+
+/// The blocking group that an address is in, the default apart: no name leads there.
+fn blocked_group(policy: &Policy, address: IpAddr) -> Option<String> {
     let (verdict, rule) = policy.decide(address, None);
     let by_default = policy
         .rules
@@ -77,9 +81,10 @@ impl Learnt {
         let until = now + answer.ttl.clamp(LEAST, MOST);
         let by: Arc<str> = answer.name.as_str().into();
         let mut more: Vec<(Destination, IpAddr)> = Vec::new();
+        let bare = bare(keeper.inputs());
         for address in &answer.addresses {
             let address = address.to_canonical();
-            if let Some(group) = blocked_group(keeper.inputs(), address) {
+            if let Some(group) = blocked_group(&bare, address) {
                 self.tell(&answer.name, address, &group);
                 continue;
             }
@@ -95,24 +100,29 @@ impl Learnt {
                 }
             }
         }
-        let surplus = self.surplus();
-        if more.is_empty() && surplus.is_empty() {
+        let surplus = self.surplus(&answer.addresses);
+        let addresses: Vec<IpAddr> = answer.addresses.iter().map(IpAddr::to_canonical).collect();
+        let barred = barred(keeper.inputs(), &answer.name, &addresses);
+        if more.is_empty() && surplus.is_empty() && barred.is_empty() {
             return Ok(());
         }
         keeper.change(now, |inputs| {
             forget(inputs, &surplus);
             add(inputs, &more);
+            bar(inputs, &barred);
         })?;
         Ok(())
     }
 
-    /// Takes out what is too much of each entry.
-    fn surplus(&mut self) -> HashSet<(Destination, IpAddr)> {
-        let mut of_entry: HashMap<&Destination, Vec<(Instant, IpAddr)>> = HashMap::new();
+    /// Takes out what is too much of each entry: others than those of the answer that has just come, which are fewer than
+    /// an entry may have.
+    fn surplus(&mut self, new: &[IpAddr]) -> HashSet<(Destination, IpAddr)> {
+        let new: HashSet<IpAddr> = new.iter().map(IpAddr::to_canonical).collect();
+        let mut of_entry: HashMap<&Destination, Vec<(bool, Instant, IpAddr)>> = HashMap::new();
         if self.until.len() > ADDRESSES {
             for ((entry, address), held) in &self.until {
                 let all = of_entry.entry(entry).or_default();
-                all.push((held.until, *address));
+                all.push((new.contains(address), held.until, *address));
             }
         }
         let mut found = HashSet::new();
@@ -120,7 +130,7 @@ impl Learnt {
             addresses.sort_unstable();
             let over = addresses.len().saturating_sub(ADDRESSES);
             let over = addresses.into_iter().take(over);
-            found.extend(over.map(|(_, address)| (entry.clone(), address)));
+            found.extend(over.map(|(.., address)| (entry.clone(), address)));
         }
         self.until.retain(|key, _| !found.contains(key));
         found
@@ -139,7 +149,8 @@ impl Learnt {
         self.until.values().map(|held| held.until).min()
     }
 
-    /// The entries have changed: takes back what was learnt for names that may not be asked for any more.
+    /// The entries have changed: takes back what was learnt for names that may not be asked for any more, or not with all
+    /// ports.
     pub fn entries_changed(&mut self, keeper: &mut Keeper, now: Instant) -> Result<()> {
         let mut over = HashSet::new();
         self.until.retain(|key, held| {
@@ -149,8 +160,15 @@ impl Learnt {
             }
             stays
         });
-        if !over.is_empty() {
-            keeper.change(now, |inputs| forget(inputs, &over))?;
+        let held = self.until.iter();
+        let barred: Vec<_> = held
+            .flat_map(|((_, address), held)| barred(keeper.inputs(), &held.by, &[*address]))
+            .collect();
+        if !over.is_empty() || !barred.is_empty() {
+            keeper.change(now, |inputs| {
+                forget(inputs, &over);
+                bar(inputs, &barred);
+            })?;
         }
         Ok(())
     }
@@ -211,6 +229,28 @@ fn add(inputs: &mut Inputs, more: &[(Destination, IpAddr)]) {
     }
 }
 
+/// What denied entries with ports have not got yet of the addresses that a name has: such a name resolves for its other
+/// ports. They are blocked for good, as those of other denied names.
+fn barred(inputs: &Inputs, of: &str, addresses: &[IpAddr]) -> Vec<(Destination, IpAddr)> {
+    let is = |entry: &Destination| name(entry).is_some_and(|name| is_named(name, of));
+    let denied = inputs.denied.iter().filter(|denied| is(&denied.entry));
+    let new = denied.flat_map(|denied| {
+        let new = addresses.iter();
+        let new = new.filter(|address| !denied.addresses.contains(&IpNetwork::from(**address)));
+        new.map(|address| (denied.entry.clone(), *address))
+    });
+    new.collect()
+}
+
+fn bar(inputs: &mut Inputs, barred: &[(Destination, IpAddr)]) {
+    for (entry, address) in barred {
+        let mut known = inputs.denied.iter_mut();
+        if let Some(known) = known.find(|known| known.entry == *entry) {
+            entries::add(known, &[IpNetwork::from(*address)]);
+        }
+    }
+}
+
 fn forget(inputs: &mut Inputs, over: &HashSet<(Destination, IpAddr)>) {
     for allowed in &mut inputs.allowed {
         if name(&allowed.entry).is_some() {
@@ -253,84 +293,4 @@ impl Gate for Learning<'_> {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::host::Attached;
-    use crate::host::names::unresolved;
-    use crate::launch::{Firewall, Netns, OnBlock, PolicyName};
-    use crate::policy::Ruleset;
-
-    fn inputs(allow: &[&str], deny: &[&str]) -> Inputs {
-        let entries = |list: &[&str]| -> Vec<Destination> {
-            list.iter().map(|entry| entry.parse().unwrap()).collect()
-        };
-        let firewall = Firewall {
-            policy: PolicyName::Named("allowlist-only".into()),
-            allow: entries(allow),
-            deny: entries(deny),
-            home: vec![],
-            on_block: OnBlock::Drop,
-            netns: Netns::Auto,
-            ports: Default::default(),
-        };
-        let ruleset = Ruleset::built_in("allowlist-only").unwrap();
-        Inputs {
-            allowed: unresolved(&firewall.allow),
-            denied: unresolved(&firewall.deny),
-            attached: vec![Attached {
-                net: "203.0.113.0/24".parse().unwrap(),
-                device: "eth0".into(),
-                source: "route".into(),
-            }],
-            ..Inputs::new(ruleset, &firewall)
-        }
-    }
-
-    #[test]
-    fn only_listed_names_are_asked_for() {
-        let inputs = inputs(
-            &["pypi.org:443", "*.pythonhosted.org:443", "10.1.2.3"],
-            &["evil.pythonhosted.org", "slow.pythonhosted.org:80"],
-        );
-        for (name, asked) in [
-            ("pypi.org", true),
-            ("files.pythonhosted.org", true),
-            ("a.b.pythonhosted.org", true),
-            ("slow.pythonhosted.org", true),
-            ("evil.pythonhosted.org", false),
-            ("pythonhosted.org", false),
-            ("xpythonhosted.org", false),
-            ("www.pypi.org", false),
-            ("example.com", false),
-            ("", false),
-        ] {
-            assert_eq!(may_ask(&inputs, name), asked, "{name}");
-        }
-    }
-
-    #[test]
-    fn no_name_leads_into_a_blocked_group() {
-        let inputs = inputs(&["pypi.org"], &[]);
-        let group = |address: &str| blocked_group(&inputs, address.parse().unwrap());
-        assert_eq!(group("203.0.113.7").as_deref(), Some("attached"));
-        assert_eq!(group("10.1.2.3").as_deref(), Some("private"));
-        assert_eq!(group("64:ff9b::a01:203").as_deref(), Some("private"));
-        assert_eq!(group("fe80::1").as_deref(), Some("link-local"));
-        assert_eq!(group("198.51.100.7"), None);
-    }
-
-    #[test]
-    fn addresses_come_and_go_with_their_entry() {
-        let mut inputs = inputs(&["a.org:443", "b.org"], &[]);
-        let key = |entry: &str, address: &str| (entry.parse().unwrap(), address.parse().unwrap());
-        let (a, b) = (
-            key("a.org:443", "198.51.100.1"),
-            key("b.org", "198.51.100.1"),
-        );
-        add(&mut inputs, &[a.clone(), a.clone(), b]);
-        let addresses = |inputs: &Inputs, n: usize| inputs.allowed[n].addresses.len();
-        assert_eq!((addresses(&inputs, 0), addresses(&inputs, 1)), (1, 1));
-        forget(&mut inputs, &HashSet::from([a]));
-        assert_eq!((addresses(&inputs, 0), addresses(&inputs, 1)), (0, 1));
-    }
-}
+mod tests;

@@ -115,7 +115,17 @@ impl Live {
             self.names_at.get_or_insert(now + NAMES_EVERY);
         }
         let (keeper, getent) = (&mut self.keeper, self.getent.as_deref());
-        self.wishes.add(wish, entry, keeper, getent, now)
+        let ticket = self.wishes.add(wish, entry, keeper, getent, now)?;
+        self.entries_changed(now)?;
+        Ok(ticket)
+    }
+
+    /// Before a wish is answered: what it says is true then.
+    fn entries_changed(&mut self, now: Instant) -> Result<()> {
+        if self.wishes.granted() {
+            self.learnt.entries_changed(&mut self.keeper, now)?;
+        }
+        Ok(())
     }
 
     /// The answers since the last time, in the order in which they came.
@@ -220,9 +230,7 @@ impl Live {
         self.keeper.tick(now)?;
         self.learnt.tick(&mut self.keeper, &self.ports, now)?;
         self.wishes.advance(&mut self.keeper, now)?;
-        if self.wishes.granted() {
-            self.learnt.entries_changed(&mut self.keeper, now)?;
-        }
+        self.entries_changed(now)?;
         self.resolve(now)
     }
 

@@ -66,7 +66,17 @@ pub fn main() -> ExitCode {
 
 /// Says one line to the user. Where nobody listens any more there is nothing to be done about it.
 pub fn say(line: &str) {
-    let _ = writeln!(std::io::stderr(), "claude-isolated: {line}");
+    let _ = writeln!(std::io::stderr(), "claude-isolated: {}", printable(line));
+}
+
+/// Names of files and of git's settings are the program's: nothing in them may mean something to the terminal, or begin a
+/// line that looks like ours. Lists of ours go on indented.
+fn printable(text: &str) -> String {
+    let lines = text.split("\n  ");
+    let lines: Vec<String> = lines
+        .map(|line| line.replace(char::is_control, "?"))
+        .collect();
+    lines.join("\n  ")
 }
 
 /// Puts out what was asked for. `Err` where it cannot be written, unless nobody reads on.
@@ -76,5 +86,24 @@ fn put(text: &str) -> anyhow::Result<()> {
             Err(e).context("cannot write to stdout")
         }
         _ => Ok(()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::printable;
+
+    #[test]
+    fn what_is_said_has_no_control_characters() {
+        for (text, said) in [
+            ("/w/\u{1b}]0;x\u{7}/.git\u{9b}2J ü", "/w/?]0;x?/.git?2J ü"),
+            (
+                "/w/x\r\nclaude-isolated: fine",
+                "/w/x??claude-isolated: fine",
+            ),
+            ("missing:\n  pasta\n  bwrap", "missing:\n  pasta\n  bwrap"),
+        ] {
+            assert_eq!(printable(text), said);
+        }
     }
 }

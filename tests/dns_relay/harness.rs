@@ -11,6 +11,7 @@ use std::sync::{Arc, Mutex};
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
+use claude_isolated::dns::gate::{Gate, Open};
 use claude_isolated::dns::relay::Relay;
 use claude_isolated::dns::{self, ADDRESS, PORT};
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
@@ -182,11 +183,19 @@ pub struct Running {
 }
 
 impl Running {
-    pub fn start(mut relay: Relay) -> Self {
+    pub fn start(relay: Relay) -> Self {
+        Self::gated(relay, Open)
+    }
+
+    pub fn gated(mut relay: Relay, mut gate: impl Gate + Send + 'static) -> Self {
         let (wakeups, idle) = (Arc::default(), Arc::default());
         let (stop, stopped) = UnixStream::pair().unwrap();
         let (w, i) = (Arc::clone(&wakeups), Arc::clone(&idle));
-        let thread = thread::spawn(move || while turn(&mut relay, Some(&stopped), &w, &i) {});
+        let thread = thread::spawn(
+            move || {
+                while turn(&mut relay, &mut gate, Some(&stopped), &w, &i) {}
+            },
+        );
         Self {
             wakeups,
             idle,
@@ -222,6 +231,7 @@ impl Drop for Running {
 /// One turn of the loop; `false` when `stopped` is hung up.
 pub fn turn(
     relay: &mut Relay,
+    gate: &mut dyn Gate,
     stopped: Option<&UnixStream>,
     wakeups: &AtomicUsize,
     idle: &AtomicBool,
@@ -242,7 +252,7 @@ pub fn turn(
     let ready: Vec<_> = ready.map(|fd| fd.as_fd().as_raw_fd()).collect();
     let now = Instant::now();
     for &fd in &ready {
-        relay.ready(fd, &mut claude_isolated::dns::gate::Open, now);
+        relay.ready(fd, gate, now);
     }
     relay.tick(now);
     stopped.is_none_or(|s| !ready.contains(&s.as_raw_fd()))

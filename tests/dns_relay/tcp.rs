@@ -8,6 +8,8 @@ use std::time::{Duration, Instant};
 use nix::libc::linger as Linger;
 use nix::sys::socket::{setsockopt, sockopt};
 
+use claude_isolated::dns::gate::{Gate, Open};
+
 use crate::harness::*;
 
 const AT_ONCE: Duration = Duration::from_millis(700);
@@ -206,13 +208,13 @@ scenario!(a_silent_connection_ends_after_thirty_seconds {
     let start = Instant::now();
     // Accepted, connected, the byte passed on.
     while relay.deadline().is_none_or(|at| at < start + Duration::from_secs(29)) {
-        turn(&mut relay, None, &wakeups, &idle);
+        turn(&mut relay, &mut Open, None, &wakeups, &idle);
     }
     // Each byte begins the time anew.
     let first = relay.deadline().unwrap();
     thread::sleep(Duration::from_millis(20));
     client.write_all(&[0]).unwrap();
-    turn(&mut relay, None, &wakeups, &idle);
+    turn(&mut relay, &mut Open, None, &wakeups, &idle);
     assert!(relay.deadline().unwrap() >= first + Duration::from_millis(15));
     client.set_nonblocking(true).unwrap();
     relay.tick(start + Duration::from_secs(29));
@@ -254,4 +256,55 @@ scenario!(a_client_that_is_gone_while_no_server_answers_does_not_spin {
     drop(client);
     relay.wait_idle();
     assert!(relay.wakeups() <= 5, "{}", relay.wakeups());
+});
+
+/// No name exists.
+struct Nothing;
+
+impl Gate for Nothing {
+    fn is_open(&self) -> bool {
+        false
+    }
+
+    fn may_ask(&mut self, _query: &[u8]) -> bool {
+        false
+    }
+
+    fn answered(&mut self, _answer: &[u8], _query: &[u8]) {}
+}
+
+scenario!(who_does_not_take_refusals_is_not_read {
+    tcp_server(at("127.0.0.53"), resolver);
+    let sandbox = Sandbox::new("127.0.0.53");
+    let relay = Running::gated(sandbox.relay(), Nothing);
+    let mut client = sandbox.tcp();
+    let query = query(7);
+    let framed = [&(query.len() as u16).to_be_bytes()[..], &query].concat();
+    let many = framed.repeat(1000);
+    // More than both directions' socket buffers hold.
+    let most = 64 << 20;
+    client.set_write_timeout(Some(Duration::from_secs(1))).unwrap();
+    let mut sent = 0;
+    while sent < most {
+        match client.write(&many[sent % framed.len()..]) {
+            Ok(length) => sent += length,
+            Err(_) => break,
+        }
+    }
+    assert!(sent < most, "the relay holds the refusals of {sent} bytes");
+    let before = relay.wakeups();
+    thread::sleep(Duration::from_millis(300));
+    assert!(relay.wakeups() - before < 5, "it does not spin");
+    // All of them come once they are taken.
+    client.shutdown(Shutdown::Write).unwrap();
+    let mut length = [0; 2];
+    for _ in 0..sent / framed.len() {
+        client.read_exact(&mut length).unwrap();
+        let mut refusal = vec![0; u16::from_be_bytes(length).into()];
+        client.read_exact(&mut refusal).unwrap();
+        assert_eq!(refusal[..2], query[..2]);
+        assert_eq!(refusal[3] & 0x0f, 3, "NXDOMAIN");
+    }
+    assert_eq!(client.read(&mut [0]).unwrap(), 0);
+    relay.wait_idle();
 });

@@ -142,9 +142,10 @@ fn another_git_directory_is_told_and_removed(desk: &Desk) -> Result<()> {
 
 fn a_new_repository_is_told_with_its_hooks(desk: &Desk) -> Result<()> {
     fs::remove_dir_all(desk.work.join(".git"))?;
-    for dir in [".", "deep/er"] {
+    // The last one's name would begin a line and colour it; nothing of it is passed on to the terminal.
+    for dir in [".", "deep/er", "deep/\u{1b}[31m\nclaude-isolated: fine"] {
         let script = format!(
-            "mkdir -p {dir}; cd {dir}; git init -q; cp /bin/true .git/hooks/pre-commit; git config core.fsmonitor evil; sleep 0.3"
+            "mkdir -p '{dir}'; cd '{dir}'; git init -q; cp /bin/true .git/hooks/pre-commit; git config core.fsmonitor evil; sleep 0.3"
         );
         let done = desk.shell(&[], &script)?;
         for text in [
@@ -163,7 +164,9 @@ fn a_new_repository_is_told_with_its_hooks(desk: &Desk) -> Result<()> {
                 done.stderr
             );
         }
-        ensure!(done.stderr.lines().count() == 3, "{}", done.stderr);
+        let lines = done.stderr.lines();
+        ensure!(lines.count() == 3, "{}", done.stderr);
+        ensure!(!done.stderr.contains('\u{1b}'), "{:?}", done.stderr);
         let config = fs::read_to_string(desk.work.join(dir).join(".git/config"))?;
         ensure!(
             !config.contains("fsmonitor") && config.contains("bare = false"),

@@ -173,6 +173,15 @@ fn listed_names_change_while_the_program_runs(desk: &Desk) -> Result<()> {
     ensure!(!resolves("isp.example")?);
     run_ctl(desk, &["allow", &format!("isp.example:{TCP_PORT}")])?.ok()?;
     ensure!(resolves("isp.example")? && sandbox.reaches(&isp)?);
+    // A port of it alone: the name resolves on.
+    let udp = format!("udp/{}/{UDP_PORT}", ISP.v4);
+    run_ctl(desk, &["allow", "cdn.example"])?.ok()?;
+    ensure!(resolves("cdn.example")? && sandbox.reaches(&isp)? && sandbox.reaches(&udp)?);
+    run_ctl(desk, &["deny", &format!("cdn.example:{UDP_PORT}/udp")])?.ok()?;
+    ensure!(!sandbox.reaches(&udp)? && sandbox.reaches(&isp)?);
+    ensure!(resolves("cdn.example")? && !sandbox.reaches(&udp)?);
+    run_ctl(desk, &["deny", "cdn.example"])?.ok()?;
+    ensure!(resolves("isp.example")? && sandbox.reaches(&isp)?);
     // Back again, with what it had.
     run_ctl(desk, &["deny", &format!("isp.example:{TCP_PORT}")])?.ok()?;
     ensure!(!sandbox.reaches(&isp)?);
