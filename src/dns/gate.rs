@@ -58,7 +58,9 @@ impl Guard {
             {
                 return Err(io::ErrorKind::InvalidData.into());
             }
-            if gate.may_ask(query) {
+            if !message::looks_up(query) {
+                frame(refusals, &message::not_relayed(query));
+            } else if gate.may_ask(query) {
                 frame(pending, query);
                 waiting.push(query.to_vec());
             } else {

@@ -3,6 +3,8 @@
 const HEADER: usize = 12;
 const QR: u8 = 0x80;
 const RA: u8 = 0x80;
+/// What is wanted (RFC 1035, 4.1.1); 0 is a question.
+const OPCODE: u8 = 0x78;
 /// Opcode and RD, which an answer repeats.
 const REPEATED: u8 = 0x79;
 
@@ -14,6 +16,12 @@ const REFUSED: u8 = 5;
 /// Whether this has a header that asks something.
 pub fn is_query(packet: &[u8]) -> bool {
     packet.len() >= HEADER && packet[2] & QR == 0
+}
+
+/// Whether this asks for a name, or is too short to want anything. Updates (RFC 2136), notifications and the like are for
+/// a server's own zones, and for its neighbours.
+pub fn looks_up(packet: &[u8]) -> bool {
+    packet.get(2).is_none_or(|flags| flags & OPCODE == 0)
 }
 
 /// Whether `packet` is a response with the id of `query`.
@@ -29,6 +37,11 @@ pub fn is_unhelpful(answer: &[u8]) -> bool {
 /// The SERVFAIL for `query`, which must have a header.
 pub fn servfail(query: &[u8]) -> Vec<u8> {
     error(query, SERVFAIL)
+}
+
+/// The NOTIMP for `query`, which must have a header.
+pub fn not_relayed(query: &[u8]) -> Vec<u8> {
+    error(query, NOTIMP)
 }
 
 /// The NXDOMAIN for `query`, which must have a header: programs take it as the last word, and do not ask again.
@@ -110,6 +123,19 @@ mod tests {
         assert!(is_query(QUERY));
         assert!(!is_query(&QUERY[..11]));
         assert!(!is_query(&servfail(QUERY)));
+    }
+
+    #[test]
+    fn only_questions_are_look_ups() {
+        let mut packet = QUERY.to_vec();
+        for opcode in 0..16 {
+            packet[2] = 0x01 | opcode << 3;
+            assert_eq!(looks_up(&packet), opcode == 0, "{opcode}");
+        }
+        packet[2] = 0x87;
+        assert!(looks_up(&packet), "the other bits are no opcode");
+        assert!(looks_up(b"ab"));
+        assert_eq!(not_relayed(QUERY)[3] & 0x0f, NOTIMP);
     }
 
     #[test]

@@ -75,7 +75,7 @@ impl Names {
     }
 }
 
-/// Finds the answers in one direction of a TCP connection, whose messages have their length before them (RFC 1035,
+/// Finds the messages in one direction of a TCP connection, whose messages have their length before them (RFC 1035,
 /// 4.2.2).
 #[derive(Debug, Default)]
 pub struct Stream {

@@ -7,11 +7,11 @@ use std::time::{Duration, Instant};
 
 use nix::poll::PollFlags;
 
-use super::connect;
 use super::gate::{Gate, Guard};
 use super::names::{Names, Stream};
 use super::pipe::Pipe;
 use super::servers::Servers;
+use super::{connect, message};
 
 /// Further connections wait in the listener's queue.
 const MAX_SESSIONS: usize = 64;
@@ -42,7 +42,8 @@ struct Session {
     others: std::vec::IntoIter<SocketAddr>,
     up: Pipe,
     down: Pipe,
-    /// What comes down.
+    /// What goes up, and what comes down.
+    queries: Stream,
     answers: Stream,
     /// Both ways, where a gate is not open.
     guard: Guard,
@@ -140,6 +141,7 @@ impl Session {
             others,
             up: Pipe::default(),
             down: Pipe::default(),
+            queries: Stream::default(),
             answers: Stream::default(),
             guard: Guard::default(),
             refusals_wait: false,
@@ -215,9 +217,16 @@ impl Session {
     }
 
     fn pump(&mut self, names: &mut Names, now: Instant, buf: &mut [u8]) -> bool {
+        let queries = &mut self.queries;
         let up = self
             .up
             .pump(&self.client, &self.server, buf, |bytes, pending| {
+                let mut all = true;
+                queries.take(bytes, |query| all &= message::looks_up(query));
+                if !all {
+                    // Its end has not been passed on.
+                    return Err(io::ErrorKind::InvalidData.into());
+                }
                 pending.extend_from_slice(bytes);
                 Ok(())
             });

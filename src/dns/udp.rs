@@ -139,6 +139,10 @@ impl Forwarder {
             if !message::is_query(packet) {
                 continue;
             }
+            if !message::looks_up(packet) {
+                self.reply(client, &message::not_relayed(packet));
+                continue;
+            }
             if len > MAX_QUERY {
                 self.reply(client, &message::servfail(packet));
                 continue;

@@ -85,7 +85,8 @@ scenario!(each_half_is_closed_by_itself {
     let sandbox = Sandbox::new("127.0.0.2");
     let relay = Running::start(sandbox.relay());
     let mut client = sandbox.tcp();
-    let mut sent: Vec<u8> = (0..3_000_000u32).map(|n| (n % 251) as u8).collect();
+    // Whatever of it is taken for a message: it asks.
+    let mut sent: Vec<u8> = (0..3_000_000u32).map(|n| (n % 7) as u8).collect();
     client.write_all(&sent).unwrap();
     client.shutdown(Shutdown::Write).unwrap();
     let mut got = Vec::new();
@@ -306,5 +307,31 @@ scenario!(who_does_not_take_refusals_is_not_read {
         assert_eq!(refusal[3] & 0x0f, 3, "NXDOMAIN");
     }
     assert_eq!(client.read(&mut [0]).unwrap(), 0);
+    relay.wait_idle();
+});
+
+scenario!(what_is_no_question_ends_the_connection {
+    let seen = Seen::default();
+    let log = Arc::clone(&seen);
+    tcp_server(at("127.0.0.53"), move |mut stream| {
+        let mut all = Vec::new();
+        let _ = stream.read_to_end(&mut all);
+        log.lock().unwrap().push(all);
+    });
+    let sandbox = Sandbox::new("127.0.0.53");
+    let relay = Running::start(sandbox.relay());
+    let mut update = query(1);
+    update[2] = 5 << 3;
+    let framed = |message: &[u8]| [&(message.len() as u16).to_be_bytes()[..], message].concat();
+    let mut client = sandbox.tcp();
+    // In pieces, behind a question.
+    let all = [framed(&query(0)), framed(&update)].concat();
+    let (begin, end) = all.split_at(all.len() - 1);
+    client.write_all(begin).unwrap();
+    thread::sleep(Duration::from_millis(100));
+    client.write_all(end).unwrap();
+    assert!(is_closed(&mut client));
+    wait_until("the server has seen the end", || !seen.lock().unwrap().is_empty());
+    assert_eq!(seen.lock().unwrap()[0], begin, "the update is not whole");
     relay.wait_idle();
 });

@@ -299,3 +299,19 @@ scenario!(one_that_is_back_is_asked_first_again_before_one_that_is_not {
     assert_eq!(*dead.lock().unwrap(), [query(1), query(1), query(2)]);
     relay.wait_idle();
 });
+
+scenario!(what_is_no_question_is_not_relayed {
+    let seen = udp_server(at("127.0.0.53"), helpful);
+    let sandbox = Sandbox::new("127.0.0.53");
+    let relay = Running::start(sandbox.relay());
+    let client = sandbox.udp();
+    for opcode in 1..16 {
+        let mut other = query(opcode.into());
+        other[2] = opcode << 3 | 1;
+        let (got, _) = ask(&client, &other);
+        assert_eq!((&got[..2], got[3] & 0x0f), (&other[..2], 4), "NOTIMP");
+    }
+    assert_eq!(ask(&client, &query(99)).0, answer(&query(99), 100));
+    assert_eq!(*seen.lock().unwrap(), [query(99)]);
+    relay.wait_idle();
+});
