@@ -1,6 +1,8 @@
 //! Queries over UDP, each from a socket and port of its own.
 
+use std::collections::hash_map::RandomState;
 use std::collections::{BTreeMap, HashMap};
+use std::hash::BuildHasher;
 use std::io;
 use std::net::{SocketAddr, UdpSocket};
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, RawFd};
@@ -34,12 +36,18 @@ pub struct Forwarder {
     /// By age.
     queries: BTreeMap<u64, Query>,
     next: u64,
+    /// Makes the ids under which servers are asked.
+    ids: RandomState,
     /// Which query and which of its attempts a socket belongs to.
     sockets: HashMap<RawFd, (u64, usize)>,
 }
 
 struct Query {
     client: SocketAddr,
+    /// The id that the client gave it.
+    client_id: [u8; 2],
+    /// As servers get it. Where answers open something, with an id that the client does not know: it could help somebody
+    /// to answer in a server's name.
     packet: Box<[u8]>,
     /// One a server, in the order in which they are asked.
     attempts: Vec<Attempt>,
@@ -71,6 +79,7 @@ impl Forwarder {
             listener,
             queries: BTreeMap::new(),
             next: 0,
+            ids: RandomState::new(),
             sockets: HashMap::new(),
         }
     }
@@ -156,16 +165,22 @@ impl Forwarder {
             {
                 self.remove(oldest);
             }
+            let id = self.next;
+            self.next += 1;
+            let mut packet: Box<[u8]> = packet.into();
+            let client_id = [packet[0], packet[1]];
+            if !gate.is_open() {
+                packet[..2].copy_from_slice(&self.ids.hash_one(id).to_ne_bytes()[..2]);
+            }
             let query = Query {
                 client,
-                packet: packet.into(),
+                client_id,
+                packet,
                 attempts: attempts(servers, now),
                 turns: 0,
                 due: now,
                 unhelpful: None,
             };
-            let id = self.next;
-            self.next += 1;
             self.queries.insert(id, query);
             self.advance(id, servers, now);
         }
@@ -198,10 +213,11 @@ impl Forwarder {
                     return None;
                 }
             };
-            let answer = &buf[..len];
-            if !message::answers(answer, &query.packet) {
+            if !message::answers(&buf[..len], &query.packet) {
                 continue;
             }
+            buf[..2].copy_from_slice(&query.client_id);
+            let answer = &buf[..len];
             if current {
                 // A late answer does not make a slow server the first choice again.
                 servers.answered(attempt.server);
@@ -253,7 +269,8 @@ impl Forwarder {
         }
         let client = query.client;
         let answer = query.unhelpful.take();
-        let answer = answer.unwrap_or_else(|| message::servfail(&query.packet).into());
+        let mut answer = answer.unwrap_or_else(|| message::servfail(&query.packet).into());
+        answer[..2].copy_from_slice(&query.client_id);
         self.reply(client, &answer);
         self.remove(id);
     }

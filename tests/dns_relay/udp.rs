@@ -3,6 +3,8 @@ use std::sync::{Arc, Mutex};
 use std::thread;
 use std::time::Duration;
 
+use claude_isolated::dns::gate::Gate;
+
 use crate::harness::*;
 
 const AT_ONCE: Duration = Duration::from_millis(700);
@@ -313,5 +315,37 @@ scenario!(what_is_no_question_is_not_relayed {
     }
     assert_eq!(ask(&client, &query(99)).0, answer(&query(99), 100));
     assert_eq!(*seen.lock().unwrap(), [query(99)]);
+    relay.wait_idle();
+});
+
+/// Everything may be asked, and somebody listens.
+struct Listening;
+
+impl Gate for Listening {
+    fn is_open(&self) -> bool {
+        false
+    }
+
+    fn may_ask(&mut self, _query: &[u8]) -> bool {
+        true
+    }
+
+    fn answered(&mut self, _answer: &[u8], _query: &[u8]) {}
+}
+
+scenario!(where_answers_count_servers_see_other_ids {
+    let seen = udp_server(at("127.0.0.53"), helpful);
+    let sandbox = Sandbox::new("127.0.0.53");
+    let relay = Running::gated(sandbox.relay(), Listening);
+    let client = sandbox.udp();
+    let queries: Vec<_> = (0..20).map(query).collect();
+    for query in &queries {
+        let (got, _) = ask(&client, query);
+        assert_eq!((&got[..2], got.len()), (&query[..2], 100));
+    }
+    let seen = seen.lock().unwrap();
+    let same = queries.iter().zip(seen.iter()).filter(|(q, s)| q[..2] == s[..2]);
+    assert!(same.count() < 3, "{seen:?}");
+    assert!(queries.iter().zip(seen.iter()).all(|(q, s)| q[2..] == s[2..]));
     relay.wait_idle();
 });
