@@ -46,6 +46,11 @@ pub fn text(prepared: &Prepared, around: &Surroundings, json: bool) -> Result<St
         return Ok(serde_json::to_string_pretty(&view)? + "\n");
     }
     let mut out = String::new();
+    if !view.warnings.is_empty() {
+        out.push_str("Warnings:\n");
+        indent(&mut out, &view.warnings.join("\n"));
+        out.push('\n');
+    }
     if let Some(firewall) = &prepared.firewall {
         let how = if firewall.way == Way::Pasta {
             "made by pasta"
@@ -80,10 +85,10 @@ pub fn text(prepared: &Prepared, around: &Surroundings, json: bool) -> Result<St
             "Resolvers that names are relayed to",
             &view.dns.join("\n"),
         );
+        let table = nf::Listing::from(nf::compile(&firewall.document)?).text()?;
         writeln!(
             out,
-            "\nnftables document:\n{}",
-            serde_json::to_string_pretty(&view.ruleset)?
+            "\nnftables table (as a document for nft -j: --dry-run=json):\n{table}"
         )?;
     } else {
         writeln!(
@@ -95,7 +100,6 @@ pub fn text(prepared: &Prepared, around: &Surroundings, json: bool) -> Result<St
         writeln!(out, "\npasta command line:\n  {}", quoted(argv))?;
     }
     writeln!(out, "\nbwrap command line:\n  {}", quoted(&view.argv.bwrap))?;
-    section(&mut out, "Warnings", &view.warnings.join("\n"));
     Ok(out)
 }
 

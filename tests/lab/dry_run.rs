@@ -19,6 +19,7 @@ pub const ALL: &[Scenario] = &[
         the_table_in_the_sandbox_is_the_one_that_was_printed,
         EVERYONE
     ),
+    scenario!(the_words_hold_the_table_as_nft_lists_it, ONCE),
 ];
 
 const ATTACHED: [&str; 3] = ["10.10.10.0/24", "fd43:8dc9:a524::/64", "2001:db8:1:1::/64"];
@@ -184,6 +185,36 @@ fn the_table_in_the_sandbox_is_the_one_that_was_printed(desk: &Desk) -> Result<(
             "{policy}: printed {printed}\nloaded {loaded}"
         );
     }
+    Ok(())
+}
+
+/// Warnings are what is read first; the table is short, and nft's own.
+fn the_words_hold_the_table_as_nft_lists_it(desk: &Desk) -> Result<()> {
+    let options = [
+        "--allow",
+        "10.10.10.10:445",
+        "--allow",
+        "no-such.lan",
+        "-x",
+        "/bin/true",
+    ];
+    let text = desk.run(&[&["--dry-run"], &options[..]].concat())?.ok()?;
+    ensure!(
+        text.starts_with("Warnings:\n  allow entry no-such.lan"),
+        "{text}"
+    );
+    ensure!(text.lines().count() < 250, "{} lines", text.lines().count());
+    let from = text.find("table inet ").context("no table")?;
+    let to = text.find("\n}\n").context("the table does not end")? + 3;
+    let document = dry_run(desk, &options[..4])?["ruleset"].to_string();
+    let script = "nft -j -f - && nft list ruleset";
+    let listed = tool_with_input("unshare", &["-n", "/bin/sh", "-c", script], &document)?;
+    let listed = &listed[listed.find("table inet ").context("nft lists no table")?..];
+    ensure!(
+        text[from..to] == *listed,
+        "printed {}\nlisted {listed}",
+        &text[from..to]
+    );
     Ok(())
 }
 

@@ -70,3 +70,28 @@ impl Listing {
         }
     }
 }
+
+impl From<Ruleset> for Listing {
+    /// As a kernel would list it that has seen no packet yet; handles are 0.
+    fn from(ruleset: Ruleset) -> Self {
+        let set = |set| ListedSet {
+            set,
+            elements: Vec::new(),
+        };
+        let rule = |rule| ListedRule {
+            rule,
+            handle: 0,
+            counters: Vec::new(),
+        };
+        let chain = |chain: Chain| ListedChain {
+            name: chain.name,
+            base: chain.base,
+            rules: chain.rules.into_iter().map(rule).collect(),
+        };
+        Self {
+            table: ruleset.table,
+            sets: ruleset.sets.into_iter().map(set).collect(),
+            chains: ruleset.chains.into_iter().map(chain).collect(),
+        }
+    }
+}
