@@ -7,6 +7,8 @@ use std::str::FromStr;
 use anyhow::{Context, Result, bail, ensure};
 use ipnetwork::IpNetwork;
 
+pub mod slips;
+
 /// A transport protocol that has ports.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum Proto {
@@ -62,6 +64,9 @@ impl FromStr for Destination {
 
 fn parse(text: &str) -> Result<Destination> {
     ensure!(!text.is_empty(), "it is empty");
+    if let Some(instead) = slips::instead(text) {
+        bail!("{instead}");
+    }
     ensure!(
         !text.contains(|c: char| c.is_whitespace() || c.is_control()),
         "it has a space or control character in it"

@@ -10,7 +10,7 @@ use ipnetwork::IpNetwork;
 use crate::cli::{self, DryRun, Options, Parsed};
 use crate::config::environment::FIREWALL_VARIABLE;
 use crate::config::{self, Config};
-use crate::dest::Destination;
+use crate::dest::{Destination, slips};
 use crate::live::ports::Asked;
 use crate::sandbox::workspace;
 
@@ -142,6 +142,8 @@ pub fn resolve(args: Vec<OsString>, env: &Environment, cwd: &Path) -> Result<Req
 
     for entry in &options.allow {
         config.allow.push(allow(entry)?);
+        let hint = entry.to_str().and_then(slips::port_meant);
+        warnings.extend(hint.map(|hint| format!("--allow: {hint}")));
     }
     let ports = ports(&options, std::mem::take(&mut config.ports))?;
     if let Some(name) = &options.policy {
@@ -303,7 +305,8 @@ fn policy(name: &OsStr, cwd: &Path) -> Result<PolicyName> {
 
 /// What is named on the command line, absolute. `Err` for a `~` that the shell has left there, as in `--config=~/x`.
 fn named(option: &str, given: &OsStr, cwd: &Path) -> Result<PathBuf> {
-    let path = cwd.join(given);
+    // Takes out `.` and doubled slashes; `..` stays, since what it means depends on symbolic links.
+    let path: PathBuf = cwd.join(given).components().collect();
     let shown = given.to_string_lossy();
     let tilde = shown == "~" || shown.starts_with("~/");
     ensure!(
@@ -332,8 +335,7 @@ fn bound(options: &Options, option: &str, given: &[OsString], cwd: &Path) -> Res
             "{option} {shown}: {} does not exist; {hint}",
             path.display()
         );
-        // Takes out `.` and doubled slashes; `..` stays, since what it means depends on symbolic links.
-        Ok(path.components().collect())
+        Ok(path)
     };
     given.iter().map(absolute).collect()
 }

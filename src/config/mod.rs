@@ -85,9 +85,11 @@ impl Config {
     pub fn load(env: &Environment, only: Option<&Path>, workspace: &Path) -> Result<Self> {
         let mut config = Config::default();
         if let Some(path) = only {
-            let text = trust::read(path, env.uid)?
-                .with_context(|| format!("--config: {} does not exist", path.display()))?;
-            config.add(path, &text, &env.home, workspace)?;
+            let text = trust::read(path, env.uid).context("--config")?;
+            let text =
+                text.with_context(|| format!("--config: {} does not exist", path.display()))?;
+            let added = config.add(path, &text, &env.home, workspace);
+            added.context("--config")?;
             return Ok(config);
         }
         for path in [&env.system_config, &env.user_config()] {
@@ -131,8 +133,16 @@ impl Config {
                 false => PolicyName::Named(name),
             };
         }
-        self.allow.extend(firewall.allow.into_iter().map(|d| d.0));
-        self.deny.extend(firewall.deny.into_iter().map(|d| d.0));
+        for (key, into, entries) in [
+            ("allow", &mut self.allow, firewall.allow),
+            ("deny", &mut self.deny, firewall.deny),
+        ] {
+            for schema::Entry(entry, hint) in entries.into_iter().map(|entry| entry.0) {
+                let said = |hint| format!("{}: firewall.{key}: {hint}", path.display());
+                self.warnings.extend(hint.map(said));
+                into.push(entry);
+            }
+        }
         self.home.extend(firewall.home.into_iter().map(|n| n.0.0));
         set(&mut self.on_block, firewall.on_block);
         set(&mut self.netns, firewall.netns);

@@ -65,8 +65,8 @@ impl Project {
 pub struct Firewall {
     pub enabled: Option<bool>,
     pub policy: Option<Checked<Policy>>,
-    pub allow: Vec<Checked<Destination>>,
-    pub deny: Vec<Checked<Destination>>,
+    pub allow: Vec<Checked<Entry>>,
+    pub deny: Vec<Checked<Entry>>,
     pub home: Vec<Checked<Network>>,
     pub on_block: Option<OnBlock>,
     pub netns: Option<Netns>,
@@ -196,6 +196,18 @@ impl<'de, T: FromStr<Err = anyhow::Error>> Visitor<'de> for CheckAll<T> {
             all.push(checked.0);
         }
         Ok(OneOrMore(all))
+    }
+}
+
+/// An allow or deny entry, and a line where it may not be what was meant.
+#[derive(Debug)]
+pub struct Entry(pub Destination, pub Option<String>);
+
+impl FromStr for Entry {
+    type Err = anyhow::Error;
+
+    fn from_str(text: &str) -> Result<Self> {
+        Ok(Entry(text.parse()?, dest::slips::port_meant(text)))
     }
 }
 

@@ -379,11 +379,7 @@ fn the_directory_of_a_link_counts_too() {
     symlink(&file, loose.join("c.toml")).unwrap();
     set_mode(&loose, 0o777);
     let refused = Config::load(&place.env, Some(&loose.join("c.toml")), &place.dir).unwrap_err();
-    assert!(
-        refused
-            .to_string()
-            .contains("loose, which holds configuration")
-    );
+    assert!(format!("{refused:#}").contains("loose, which holds configuration"));
 }
 
 #[test]

@@ -62,11 +62,16 @@ pub fn workspace(cwd: &Path, home: &Path) -> Option<PathBuf> {
 pub fn may_be_workspace(dir: &Path, home: &Path) -> bool {
     !home.starts_with(dir)
         && !NEVER.iter().any(|never| dir == Path::new(never))
-        && !NEVER_BELOW.iter().any(|never| dir.starts_with(never))
+        && !is_the_systems(dir)
         && !NEVER_BELOW_HOME
             .iter()
             .any(|never| dir.starts_with(home.join(never)))
         && !NEVER_IN_HOME.iter().any(|never| dir == home.join(never))
+}
+
+/// Whether `dir`, a resolved path, lies in a directory of the system's.
+pub fn is_the_systems(dir: &Path) -> bool {
+    NEVER_BELOW.iter().any(|system| dir.starts_with(system))
 }
 
 #[cfg(test)]

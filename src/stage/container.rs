@@ -48,7 +48,7 @@ fn hint(errno: Errno, container: bool) -> String {
         (Errno::ENOENT, false) => {
             "does not exist: modprobe tun, or in a container --device /dev/net/tun"
         }
-        _ => "may not be opened by you: it usually has mode 0666",
+        _ => "may not be opened by you: chmod 666 /dev/net/tun (as root)",
     };
     format!(" ({TUN} {why})")
 }
@@ -69,6 +69,6 @@ mod tests {
             assert!(told.contains(part), "{told}");
         }
         assert!(hint(Errno::ENOENT, false).contains("modprobe tun"));
-        assert!(hint(Errno::EACCES, true).contains("0666"));
+        assert!(hint(Errno::EACCES, true).contains("chmod 666"));
     }
 }

@@ -39,6 +39,13 @@ fn launch(args: Vec<OsString>) -> Result<i32> {
     if prepare::inside() {
         bail!("this is the inside of a claude-isolated sandbox already; start from outside of it");
     }
+    // Nothing would be there that could be bound, and making one hides a mistake.
+    if !around.home.is_dir() {
+        bail!(
+            "the home directory {} is no directory: set HOME to one",
+            around.home.display()
+        );
+    }
     match launch.action {
         Action::DryRun { json } => {
             let prepared = prepare::prepare(&launch, &around)?;
@@ -53,6 +60,7 @@ fn start(launch: &Launch, around: &Surroundings) -> Result<i32> {
     stdio::check()?;
     if !matches!(launch.program, Program::Exec { .. })
         && let Err(e) = own::create_claude_state(&around.home)
+        && matches!(launch.program, Program::Configured { .. })
     {
         say(&format!("{e:#}: what Claude stores there will be lost"));
     }

@@ -25,18 +25,47 @@ pub fn programs(launch: &Launch, home: &Path, program: Option<&Path>) -> Vec<Pat
     own
 }
 
+/// A line for each of Claude's directory and file that is there and is not what it should be. `json`: whether the file
+/// could be read.
+pub fn claude_state_faults(home: &Path, json: bool) -> Vec<String> {
+    let [dir, file] = CLAUDE_STATE.map(|name| home.join(name));
+    let mut faults = Vec::new();
+    let mut fault = |path: &Path, what| {
+        faults.push(format!(
+            "{} {what}: Claude will not find what is there, its login before all else, and what it stores there will be lost",
+            path.display()
+        ));
+    };
+    if is_dangling(&dir) {
+        fault(&dir, "is a link to nothing");
+    } else if dir.exists() && !dir.is_dir() {
+        fault(&dir, "is no directory");
+    }
+    if is_dangling(&file) {
+        fault(&file, "is a link to nothing");
+    } else if file.exists() && !json {
+        fault(&file, "is no file with a JSON object that can be read");
+    }
+    faults
+}
+
+fn is_dangling(path: &Path) -> bool {
+    path.is_symlink() && !path.exists()
+}
+
 /// Makes Claude's directory and file where they are absent: what it wrote there would be lost with the sandbox, the
 /// first login before all else.
 pub fn create_claude_state(home: &Path) -> Result<()> {
     use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
     let [dir, file] = CLAUDE_STATE.map(|name| home.join(name));
-    if !dir.exists() {
+    // Where there is a link, the directory may be on a disk that is not there today.
+    if !dir.exists() && !dir.is_symlink() {
         std::fs::DirBuilder::new()
             .mode(0o700)
             .create(&dir)
             .with_context(|| format!("cannot create {}", dir.display()))?;
     }
-    if !file.exists() {
+    if !file.exists() && !file.is_symlink() {
         let mut options = std::fs::OpenOptions::new();
         let made = options.write(true).create_new(true).mode(0o600).open(&file);
         let made = made.and_then(|mut made| std::io::Write::write_all(&mut made, b"{}\n"));
@@ -64,4 +93,46 @@ pub fn create_caches(around: &Surroundings) -> Result<()> {
         directories::private(&own.join(name), getuid())?;
     }
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::fs;
+    use std::os::unix::fs::symlink;
+
+    #[test]
+    fn what_claude_cannot_use_is_said_and_left_alone() {
+        let home = std::env::temp_dir().join(format!("own-state-{}", std::process::id()));
+        fs::create_dir_all(&home).unwrap();
+        let [dir, file] = CLAUDE_STATE.map(|name| home.join(name));
+        create_claude_state(&home).unwrap();
+        assert_eq!(fs::read(&file).unwrap(), b"{}\n");
+        assert_eq!(claude_state_faults(&home, true), [""; 0]);
+        let said = claude_state_faults(&home, false);
+        assert!(said.len() == 1 && said[0].contains("JSON"), "{said:?}");
+
+        fs::remove_dir(&dir).unwrap();
+        fs::write(&dir, "").unwrap();
+        let said = claude_state_faults(&home, true);
+        assert!(
+            said.len() == 1 && said[0].contains("is no directory"),
+            "{said:?}"
+        );
+        for path in [&dir, &file] {
+            fs::remove_file(path).unwrap();
+            symlink("nowhere", path).unwrap();
+        }
+        create_claude_state(&home).unwrap();
+        assert!(!home.join("nowhere").exists());
+        let said = claude_state_faults(&home, false);
+        assert!(
+            said.len() == 2
+                && said
+                    .iter()
+                    .all(|line| line.contains("is a link to nothing")),
+            "{said:?}"
+        );
+        fs::remove_dir_all(home).unwrap();
+    }
 }

@@ -3,6 +3,7 @@
 pub mod firewall;
 mod program;
 mod surroundings;
+mod widened;
 
 pub use firewall::{Firewall, Way, ping_excluded};
 pub use surroundings::Surroundings;
@@ -98,6 +99,7 @@ impl Prepared {
 pub fn prepare(launch: &Launch, around: &Surroundings) -> Result<Prepared> {
     let mut warnings = launch.warnings.clone();
     let mut missing = Vec::new();
+    warnings.extend(widened::files(&launch.filesystem, &around.home));
     let workspace = workspace::workspace(&around.cwd, &around.home);
     let writable = writable(launch, around, workspace.as_deref());
     let mut tool = |needed: Needed| {
@@ -160,6 +162,10 @@ pub fn prepare(launch: &Launch, around: &Surroundings) -> Result<Prepared> {
     protected.extend(firewall.iter().flat_map(|f| f.inputs.ruleset.files.clone()));
     let claude_config_dir = std::env::var_os("CLAUDE_CONFIG_DIR").map(PathBuf::from);
     let claude_json = ClaudeJson::read(&around.home);
+    if matches!(launch.program, Program::Configured { .. }) {
+        let faults = own::claude_state_faults(&around.home, claude_json.is_some());
+        warnings.extend(faults);
+    }
     let directories = &around.directories;
     let ours = [
         &directories.config,
@@ -340,7 +346,7 @@ fn not_visible(cwd: &Path, home: &Path) -> String {
         )
     } else {
         format!(
-            "{} is not visible in the sandbox: starting in {}",
+            "{} is not visible in the sandbox: starting in {} (-w . shows it, writable)",
             cwd.display(),
             home.display()
         )

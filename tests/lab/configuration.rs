@@ -20,6 +20,7 @@ pub const ALL: &[Scenario] = &[
     scenario!(a_shell_passes_its_arguments_on, ONCE),
     scenario!(no_configuration_protects, ONCE),
     scenario!(project_settings_are_for_their_workspace, ONCE),
+    scenario!(what_opens_more_than_it_seems_is_said_once, ONCE),
 ];
 
 fn write(path: &Path, text: &str) -> Result<()> {
@@ -216,6 +217,66 @@ fn project_settings_are_for_their_workspace(desk: &Desk) -> Result<()> {
         let args = ["-x", "/bin/sh", "-c", "echo $MARK; cat key"];
         let done = run(desk.program(&args).current_dir(dir), LIMIT)?;
         ensure!(done.stdout == said, "{}: {done:?}", dir.display());
+    }
+    Ok(())
+}
+
+/// By the options, and by the same in a file; the start goes on, and other entries are silent.
+fn what_opens_more_than_it_seems_is_said_once(desk: &Desk) -> Result<()> {
+    let home = desk.home.to_str().context("not UTF-8")?;
+    let cases: [(&[&str], &str, &str); 7] = [
+        (
+            &["-w", home],
+            "[filesystem]\nwrite = [\"~\"]",
+            "your whole home, private keys among it, writable",
+        ),
+        (
+            &["-r", "/home"],
+            "[filesystem]\nread = [\"/home\"]",
+            "your whole home, private keys among it",
+        ),
+        (
+            &["--allow", "0.0.0.0/0"],
+            "allow = [\"0.0.0.0/0\"]",
+            "the policy blocks nothing of IPv4",
+        ),
+        (
+            &["--allow", "10.10.0.0/16"],
+            "allow = [\"10.10.0.0/16\"]",
+            "opens all of 10.10.10.0/24, which eth0",
+        ),
+        (
+            &["--allow", "fd43::10:80"],
+            "allow = [\"fd43::10:80\"]",
+            "write [fd43::10]:80",
+        ),
+        (
+            &["--allow", "localhost:22"],
+            "allow = [\"127.0.0.1:22\"]",
+            "--host-port 22 brings one in",
+        ),
+        (
+            &["--allow", "[fd43::10:80]", "-w", "."],
+            "allow = [\"10.10.10.0/25\"]",
+            "",
+        ),
+    ];
+    for (options, text, line) in cases {
+        desk.config("")?;
+        let by_options = desk.run(&[options, &["-x", "/bin/echo", "started"]].concat())?;
+        desk.config(text)?;
+        let by_file = desk.run(&["-x", "/bin/echo", "started"])?;
+        for done in [by_options, by_file] {
+            ensure!(done.stdout == "started\n", "{options:?}: {done:?}");
+            let said: Vec<&str> = done.stderr.lines().collect();
+            match line {
+                "" => ensure!(said.is_empty(), "{options:?}: {said:?}"),
+                line => ensure!(
+                    said.len() == 1 && said[0].contains(line),
+                    "{options:?}: {said:?}"
+                ),
+            }
+        }
     }
     Ok(())
 }

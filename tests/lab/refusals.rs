@@ -20,6 +20,8 @@ pub const ALL: &[Scenario] = &[
     scenario!(a_bad_configuration_is_named_by_file_line_and_key, ONCE),
     scenario!(a_configuration_that_others_can_write_is_refused, ONCE),
     scenario!(a_configuration_that_is_missing_is_named, ONCE),
+    scenario!(a_home_that_does_not_exist_is_named, ONCE),
+    scenario!(a_current_directory_that_was_deleted_is_said, ONCE),
     scenario!(a_bad_environment_variable_is_named, ONCE),
     scenario!(a_bad_allow_entry_is_named, ONCE),
     scenario!(a_sandbox_in_its_own_sandbox_is_refused, EVERYONE),
@@ -70,6 +72,7 @@ fn missing_tools_are_named_all_at_once(desk: &Desk) -> Result<()> {
             "claude",
             "npm",
             "-F",
+            "-x PROGRAM",
         ],
     )?;
     let done = run(
@@ -176,8 +179,44 @@ fn a_configuration_that_is_missing_is_named(desk: &Desk) -> Result<()> {
     refused(
         "--config",
         &desk.run(&["--config", "none.toml", "-x", "/bin/true"])?,
-        &["none.toml"],
+        &["claude-isolated: --config: ", "none.toml does not exist"],
+    )?;
+    let dir = desk.work.join("dir");
+    fs::create_dir(&dir)?;
+    refused(
+        "--config DIR",
+        &desk.run(&["--config", ".//dir/.", "-x", "/bin/true"])?,
+        &[&format!(
+            "claude-isolated: --config: {} is not a regular file",
+            dir.display()
+        )],
+    )?;
+    fs::write(dir.join("bad.toml"), "[firewal]\n")?;
+    refused(
+        "--config FILE",
+        &desk.run(&["--config", "dir/bad.toml", "-x", "/bin/true"])?,
+        &[&format!(
+            "claude-isolated: --config: {}/bad.toml:1: ",
+            dir.display()
+        )],
     )
+}
+
+/// Nothing is made in its place.
+fn a_home_that_does_not_exist_is_named(desk: &Desk) -> Result<()> {
+    let home = desk.home.join("no/such");
+    for options in [&["-x", "/bin/true"][..], &["-F", "-s"], &["--dry-run"]] {
+        let done = run(desk.program(options).env("HOME", &home), LIMIT)?;
+        refused("HOME", &done, &["home directory", "no/such", "set HOME"])?;
+    }
+    ensure!(!desk.home.join("no").exists(), "it was made");
+    Ok(())
+}
+
+fn a_current_directory_that_was_deleted_is_said(desk: &Desk) -> Result<()> {
+    let script = format!("mkdir gone; cd gone; rmdir ../gone; exec {PROGRAM} -x /bin/true");
+    let done = run(desk.user("/bin/bash").args(["-c", &script]), LIMIT)?;
+    refused("deleted", &done, &["current directory was deleted"])
 }
 
 fn a_bad_environment_variable_is_named(desk: &Desk) -> Result<()> {
@@ -204,6 +243,17 @@ fn a_bad_allow_entry_is_named(desk: &Desk) -> Result<()> {
             entry,
             &desk.run(&["--allow", entry, "-x", "/bin/true"])?,
             &[entry],
+        )?;
+    }
+    for (entry, meant) in [
+        ("http://10.10.10.10/", "write 10.10.10.10:80"),
+        ("10.10.10.1,10.10.10.2", "repeat --allow"),
+        ("10.10.10.1-10.10.10.5", "10.10.10.0/29"),
+    ] {
+        refused(
+            entry,
+            &desk.run(&["--allow", entry, "-x", "/bin/true"])?,
+            &[entry, meant],
         )?;
     }
     Ok(())

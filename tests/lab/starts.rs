@@ -12,7 +12,7 @@ use crate::harness::desk::LIMIT;
 use crate::harness::mounts::PROGRAM;
 use crate::harness::processes::temporary_files;
 use crate::harness::pty::Terminal;
-use crate::harness::{Desk, EVERYONE, Scenario, run, scenario};
+use crate::harness::{Desk, EVERYONE, ONCE, Scenario, run, scenario};
 
 pub const ALL: &[Scenario] = &[
     scenario!(
@@ -24,6 +24,7 @@ pub const ALL: &[Scenario] = &[
     scenario!(ctrl_c_during_the_start_leaves_nothing, EVERYONE),
     scenario!(a_closed_output_does_not_hang),
     scenario!(a_read_only_home_works),
+    scenario!(what_claude_would_lose_is_said, ONCE),
 ];
 
 fn nothing_but_pasta_bwrap_and_the_program_is_executed(desk: &Desk) -> Result<()> {
@@ -153,6 +154,39 @@ fn a_read_only_home_works(desk: &Desk) -> Result<()> {
     ensure!(
         !Path::new("/home/user/.claude").exists(),
         "written to a read-only home"
+    );
+    Ok(())
+}
+
+/// A login that is silently gone is Claude's to ask for, and the launcher's to explain.
+fn what_claude_would_lose_is_said(desk: &Desk) -> Result<()> {
+    let (dir, file) = (desk.home.join(".claude"), desk.home.join(".claude.json"));
+    let said = |options: &[&str]| -> Result<Vec<String>> {
+        desk.config("[program]\ncommand = \"/bin/echo\"\nargs = [\"started\"]")?;
+        let done = desk.run(options)?;
+        ensure!(done.stdout.trim() == "started", "{done:?}");
+        Ok(done.stderr.lines().map(str::to_owned).collect())
+    };
+    ensure!(said(&[])?.is_empty(), "{:?}", said(&[])?);
+    fs::write(&file, "no JSON")?;
+    fs::remove_dir(&dir)?;
+    std::os::unix::fs::symlink("nowhere", &dir)?;
+    let lines = said(&[])?;
+    ensure!(
+        lines.len() == 2
+            && lines[0].contains(".claude is a link to nothing")
+            && lines[1].contains(".claude.json is no file with a JSON object"),
+        "{lines:?}"
+    );
+    let other = said(&["-x", "/bin/echo", "started"])?;
+    ensure!(other.is_empty(), "{other:?}");
+    fs::remove_file(&dir)?;
+    fs::write(&dir, "")?;
+    let lines = said(&[])?;
+    ensure!(lines[0].contains(".claude is no directory"), "{lines:?}");
+    ensure!(
+        fs::read_to_string(&file)? == "no JSON",
+        "the file was changed"
     );
     Ok(())
 }

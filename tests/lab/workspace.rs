@@ -115,6 +115,7 @@ fn a_current_directory_that_is_not_visible_starts_in_home(desk: &Desk) -> Result
                 "{dir}: to be said once: {:?}",
                 done.stderr
             );
+            ensure!(done.stderr.contains("-w"), "{dir}: {:?}", done.stderr);
         }
         let probe = Path::new(dir).join("planted");
         run(

@@ -10,8 +10,8 @@ use ipnetwork::IpNetwork;
 use nftables::schema::Nftables;
 use nix::unistd::{getgid, getgroups, getuid};
 
-use super::RESOLV_CONF;
-use crate::dest::{Allowed, Destination};
+use super::{RESOLV_CONF, widened};
+use crate::dest::{Allowed, Destination, Proto, Service};
 use crate::dns::{self, resolv::Resolv};
 use crate::host::uplink::{self, Uplink};
 use crate::host::{Network, attached, names};
@@ -92,10 +92,14 @@ pub fn decide(
     }
     let (allowed, unresolved) = resolve(&asked.allow);
     let unresolved = unresolved.into_iter();
-    warnings.extend(unresolved.map(|name| format!("allow entry {name}: starting without it")));
+    warnings.extend(unresolved.map(|name| {
+        format!("allow entry {name}: starting without it; it is looked up again while it runs")
+    }));
     let (denied, unresolved) = resolve(&asked.deny);
     let unresolved = unresolved.into_iter();
-    warnings.extend(unresolved.map(|name| format!("deny entry {name}: nothing is denied by it")));
+    warnings.extend(unresolved.map(|name| {
+        format!("deny entry {name}: nothing is denied by it; it is looked up again while it runs")
+    }));
     let inputs = Inputs {
         allowed,
         denied,
@@ -127,6 +131,7 @@ pub fn prepare(
         policy,
     } = decide(asked, shelf, getent.as_deref(), warnings)?;
     warnings.extend(of_no_use(&inputs.allowed, &network));
+    warnings.extend(widened::networks(&inputs.allowed, &inputs.attached));
     warnings.extend(ping_excluded());
     Ok(Firewall {
         way: choose_way(asked.netns, proc)?,
@@ -192,11 +197,23 @@ fn of_no_use(allowed: &[Allowed], network: &Network) -> Vec<String> {
     let line = |allowed: &Allowed| {
         format!(
             "allow entry {} is this machine: inside, that address is the sandbox's own, and services of the desktop \
-             are not reached",
-            allowed.entry
+             are not reached; --host-port {} brings one in",
+            allowed.entry,
+            host_port(allowed.entry.service)
         )
     };
     named.map(line).collect()
+}
+
+/// How `--host-port` names the service that was meant.
+fn host_port(service: Option<Service>) -> String {
+    match service {
+        Some(Service { proto, first, last }) if first == last => match proto {
+            Proto::Tcp => first.to_string(),
+            Proto::Udp => format!("{first}/udp"),
+        },
+        _ => "PORT".into(),
+    }
 }
 
 fn single(net: &IpNetwork) -> bool {
@@ -215,6 +232,8 @@ pub fn ping_excluded() -> Option<String> {
         .iter()
         .any(|gid| (low..=high).contains(&gid.as_raw()));
     (!inside).then(|| {
-        "ping will not work in the sandbox: the host's sysctl net.ipv4.ping_group_range excludes your groups".into()
+        "ping will not work in the sandbox: the host's sysctl excludes your groups: sysctl -w \
+         net.ipv4.ping_group_range='0 2147483647' (as root)"
+            .into()
     })
 }

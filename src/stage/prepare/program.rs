@@ -63,7 +63,7 @@ impl Asked {
             Program::Exec { .. } => return None,
             Program::Shell { .. } => return Some(Needed::package("bash", "bash", false)),
             Program::Configured { .. } if name == "claude" => {
-                "npm install -g @anthropic-ai/claude-code (all systems)"
+                "npm install -g @anthropic-ai/claude-code (all systems); or start something else: -s (a shell), -x PROGRAM"
             }
             Program::Configured { .. } => "named by [program] command in the configuration",
         };

@@ -1,9 +1,10 @@
 //! Who starts the sandbox, and where.
 
 use std::ffi::OsString;
+use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
 
-use anyhow::{Context, Result, bail};
+use anyhow::{Context, Result, anyhow, bail};
 use nix::unistd::getuid;
 
 use crate::config::directories::Directories;
@@ -41,7 +42,12 @@ impl Surroundings {
         Ok(Self {
             home: resolve(&home).unwrap_or(home),
             home_name,
-            cwd: std::env::current_dir().context("the current directory cannot be used")?,
+            cwd: std::env::current_dir().map_err(|e| match e.kind() {
+                ErrorKind::NotFound => {
+                    anyhow!("the current directory was deleted: start from another one")
+                }
+                _ => anyhow!("the current directory cannot be used: {e}"),
+            })?,
             path: std::env::var_os("PATH").unwrap_or_else(|| "/usr/local/bin:/usr/bin:/bin".into()),
             self_exe,
             directories,

@@ -1,0 +1,179 @@
+//! What was asked for and opens more than it seems to, a line each.
+
+use std::path::{Path, PathBuf};
+
+use ipnetwork::IpNetwork;
+
+use crate::dest::Allowed;
+use crate::host::Attached;
+use crate::launch::Filesystem;
+use crate::sandbox::workspace;
+
+/// Directories below home that are keys.
+const KEYS: [&str; 2] = [".ssh", ".gnupg"];
+
+/// Of `-w` and `-r`, and of `write` and `read` in a configuration. `home` is resolved.
+pub fn files(filesystem: &Filesystem, home: &Path) -> Vec<String> {
+    let asked = |option, paths| lines(option, paths, home);
+    let mut lines = asked("-w", &filesystem.write);
+    lines.extend(asked("-r", &filesystem.read));
+    lines
+}
+
+fn lines(option: &str, paths: &[PathBuf], home: &Path) -> Vec<String> {
+    let writable = option == "-w";
+    let line = |path: &PathBuf| {
+        let real = path.canonicalize().unwrap_or_else(|_| path.clone());
+        let shown = match home.starts_with(&real) {
+            true => "your whole home, private keys among it",
+            false if KEYS.iter().any(|keys| real == home.join(keys)) => "your private keys",
+            false if writable && workspace::is_the_systems(&real) => "files of the system",
+            false => return None,
+        };
+        let how = if writable { ", writable" } else { "" };
+        Some(format!(
+            "{option} {} shows the sandbox {shown}{how}",
+            path.display()
+        ))
+    };
+    paths.iter().filter_map(line).collect()
+}
+
+/// Of allow entries: networks that the host is attached to, or all there are.
+pub fn networks(allowed: &[Allowed], attached: &[Attached]) -> Vec<String> {
+    let of = |allowed: &Allowed| {
+        let mut nets = allowed.addresses.iter();
+        nets.find_map(|net| network(allowed, net, attached))
+    };
+    allowed.iter().filter_map(of).collect()
+}
+
+fn network(allowed: &Allowed, net: &IpNetwork, attached: &[Attached]) -> Option<String> {
+    let entry = &allowed.entry;
+    let family = if net.is_ipv4() { "IPv4" } else { "IPv6" };
+    match (net.prefix(), entry.service) {
+        (0, None) => Some(format!(
+            "allow {entry} opens every network: the policy blocks nothing of {family}"
+        )),
+        (0, Some(service)) => Some(format!(
+            "allow {entry} opens {service} of every network: the policy blocks it nowhere in {family}"
+        )),
+        (_, Some(_)) => None,
+        (_, None) => {
+            let whole = attached
+                .iter()
+                .find(|a| !single(&a.net) && holds(net, &a.net))?;
+            Some(format!(
+                "allow {entry} opens all of {}, which {} is attached to",
+                whole.net, whole.device
+            ))
+        }
+    }
+}
+
+fn single(net: &IpNetwork) -> bool {
+    net.prefix() == if net.is_ipv4() { 32 } else { 128 }
+}
+
+fn holds(outer: &IpNetwork, inner: &IpNetwork) -> bool {
+    outer.prefix() <= inner.prefix() && outer.contains(inner.ip())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn directories_that_show_too_much() {
+        let home = Path::new("/home/nobody-at-all");
+        let said = |write: &[&str], read: &[&str]| {
+            let paths = |paths: &[&str]| paths.iter().map(Into::into).collect();
+            let filesystem = Filesystem {
+                write: paths(write),
+                read: paths(read),
+                nas: None,
+            };
+            files(&filesystem, home)
+        };
+        for (write, line) in [
+            (
+                "/home/nobody-at-all",
+                "-w /home/nobody-at-all shows the sandbox your whole home, private keys among it, writable",
+            ),
+            (
+                "/",
+                "-w / shows the sandbox your whole home, private keys among it, writable",
+            ),
+            (
+                "/home/nobody-at-all/.ssh",
+                "-w /home/nobody-at-all/.ssh shows the sandbox your private keys, writable",
+            ),
+            (
+                "/etc",
+                "-w /etc shows the sandbox files of the system, writable",
+            ),
+        ] {
+            assert_eq!(said(&[write], &[]), [line]);
+        }
+        assert_eq!(
+            said(&[], &["/home"]),
+            ["-r /home shows the sandbox your whole home, private keys among it"]
+        );
+        let usual = [
+            "/home/nobody-at-all/src",
+            "/home/nobody-at-all/.ssh/config",
+            "/tmp",
+            "/mnt/disk",
+        ];
+        assert_eq!(said(&usual, &["/etc", "/srv"]), [""; 0]);
+    }
+
+    #[test]
+    fn entries_that_open_too_much() {
+        let attached = ["10.10.10.0/24", "fd43::/64", "10.9.9.9/32"].map(|net| Attached {
+            net: net.parse().unwrap(),
+            device: "eth0".into(),
+            source: "address".into(),
+        });
+        let said = |text: &str| {
+            let entry: crate::dest::Destination = text.parse().unwrap();
+            let crate::dest::Target::Net(net) = entry.target else {
+                panic!("{text}")
+            };
+            let addresses = vec![net];
+            networks(&[Allowed { entry, addresses }], &attached).pop()
+        };
+        for (text, line) in [
+            (
+                "0.0.0.0/0",
+                "allow 0.0.0.0/0 opens every network: the policy blocks nothing of IPv4",
+            ),
+            (
+                "::/0",
+                "allow ::/0 opens every network: the policy blocks nothing of IPv6",
+            ),
+            (
+                "0.0.0.0/0:443",
+                "allow 0.0.0.0/0:443/tcp opens 443/tcp of every network: the policy blocks it nowhere in IPv4",
+            ),
+            (
+                "10.0.0.0/8",
+                "allow 10.0.0.0/8 opens all of 10.10.10.0/24, which eth0 is attached to",
+            ),
+            (
+                "fd43::/64",
+                "allow fd43::/64 opens all of fd43::/64, which eth0 is attached to",
+            ),
+        ] {
+            assert_eq!(said(text).as_deref(), Some(line));
+        }
+        for text in [
+            "10.10.10.0/25",
+            "10.10.10.0/24:80",
+            "10.9.9.9",
+            "192.168.0.0/16",
+        ] {
+            assert_eq!(said(text), None, "{text}");
+        }
+    }
+}
