@@ -13,12 +13,12 @@ pub fn text(rules: Option<(&str, &str)>, writable: &[PathBuf], hidden: &[String]
     );
     match rules {
         Some((name, table)) => {
-            text += &format!(
-                "\nNetwork, policy {name}, first match wins, as of the start (--allow DEST opens more):\n{table}"
-            );
+            text +=
+                &format!("\nNetwork, policy {name}, first match wins, as of the start:\n{table}");
             if !table.ends_with('\n') {
                 text.push('\n');
             }
+            text += "Outside, `claude-isolatedctl allow DEST` opens more at once, without a new start; --allow DEST at the next one.\n";
         }
         None => text += "\nNetwork: the host's own, without a firewall.\n",
     }
@@ -52,9 +52,11 @@ mod tests {
             "  1  private  drop  10.0.0.0/8\n",
             "  /w?/x\n",
             "empty: .env\n",
+            "`claude-isolatedctl allow DEST`",
         ] {
             assert!(text.contains(line), "{text}");
         }
         assert!(super::text(None, &[], &[]).contains("without a firewall"));
+        assert!(!super::text(None, &[], &[]).contains("claude-isolatedctl"));
     }
 }
