@@ -8,7 +8,7 @@ use nix::unistd::getuid;
 use super::early::Early;
 use super::prepare::{self, Surroundings};
 use super::start::{self, Interrupted, Origin};
-use super::{EXIT_NOT_FOUND, EXIT_OURS, dry_run, own, put, say, stdio, supervise};
+use super::{EXIT_NOT_FOUND, EXIT_OURS, container, dry_run, own, put, say, stdio, supervise};
 use crate::config::directories;
 use crate::launch::files::Cache;
 use crate::launch::{self, Action, Environment, Launch, Program, Request};
@@ -58,6 +58,11 @@ fn launch(args: Vec<OsString>) -> Result<i32> {
 
 fn start(launch: &Launch, around: &Surroundings) -> Result<i32> {
     stdio::check()?;
+    // Before anything is made in the user's home: without it no network comes about.
+    let no_tun = container::no_tun();
+    if launch.firewall.is_some() && !no_tun.is_empty() {
+        bail!("the sandbox's network cannot be set up{no_tun}");
+    }
     if !matches!(launch.program, Program::Exec { .. })
         && let Err(e) = own::create_claude_state(&around.home)
         && matches!(launch.program, Program::Configured { .. })

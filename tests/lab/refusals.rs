@@ -22,6 +22,7 @@ pub const ALL: &[Scenario] = &[
     scenario!(a_configuration_that_is_missing_is_named, ONCE),
     scenario!(a_home_that_does_not_exist_is_named, ONCE),
     scenario!(a_current_directory_that_was_deleted_is_said, ONCE),
+    scenario!(without_a_tap_device_nothing_is_made, EVERYONE),
     scenario!(a_bad_environment_variable_is_named, ONCE),
     scenario!(a_bad_allow_entry_is_named, ONCE),
     scenario!(a_sandbox_in_its_own_sandbox_is_refused, EVERYONE),
@@ -210,6 +211,23 @@ fn a_home_that_does_not_exist_is_named(desk: &Desk) -> Result<()> {
         refused("HOME", &done, &["home directory", "no/such", "set HOME"])?;
     }
     ensure!(!desk.home.join("no").exists(), "it was made");
+    Ok(())
+}
+
+/// The user's home stays as it was.
+fn without_a_tap_device_nothing_is_made(desk: &Desk) -> Result<()> {
+    let listing = || -> Result<Vec<_>> {
+        let names = fs::read_dir(&desk.home)?.map(|entry| Ok(entry?.file_name()));
+        names.collect()
+    };
+    let before = listing()?;
+    for options in [&["-s"][..], &["-x", "/bin/echo", "started"]] {
+        let mut bare = desk.user("bwrap");
+        bare.args(["--bind", "/", "/", "--dev", "/dev", PROGRAM]);
+        let done = run(bare.args(options), LIMIT)?;
+        refused("no tap device", &done, &["network", "/dev/net/tun"])?;
+        ensure!(listing()? == before, "made: {:?}", listing()?);
+    }
     Ok(())
 }
 
