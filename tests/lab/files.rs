@@ -68,6 +68,13 @@ fn write_and_read_paths_are_bound(desk: &Desk) -> Result<()> {
         !writable(desk, &desk.work, &options, &read)?,
         "-r can be written"
     );
+    let path = text(&read)?;
+    for both in [["-r", path, "-w", path], ["-w", path, "-r", path]] {
+        ensure!(
+            writable(desk, &desk.work, &both, &read)?,
+            "{both:?}: -w does not win"
+        );
+    }
     desk.config(&format!(
         "[filesystem]\nwrite = [{write:?}]\nread = [{read:?}]"
     ))?;

@@ -216,7 +216,8 @@ fn host_port(service: Option<Service>) -> String {
     }
 }
 
-fn single(net: &IpNetwork) -> bool {
+/// Whether a network is one address.
+pub fn single(net: &IpNetwork) -> bool {
     net.prefix() == if net.is_ipv4() { 32 } else { 128 }
 }
 

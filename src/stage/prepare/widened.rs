@@ -4,6 +4,7 @@ use std::path::{Path, PathBuf};
 
 use ipnetwork::IpNetwork;
 
+use super::firewall::single;
 use crate::dest::Allowed;
 use crate::host::Attached;
 use crate::launch::Filesystem;
@@ -69,10 +70,6 @@ fn network(allowed: &Allowed, net: &IpNetwork, attached: &[Attached]) -> Option<
             ))
         }
     }
-}
-
-fn single(net: &IpNetwork) -> bool {
-    net.prefix() == if net.is_ipv4() { 32 } else { 128 }
 }
 
 fn holds(outer: &IpNetwork, inner: &IpNetwork) -> bool {
