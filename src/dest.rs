@@ -76,6 +76,15 @@ fn parse(text: &str) -> Result<Destination> {
         "an address with a zone cannot be allowed, since the interface is another one inside; \
          use the host's address without a zone"
     );
+    if let Some(rest) = text.strip_suffix("/icmp")
+        && !rest.ends_with("/icmp")
+        && let Ok(Destination {
+            target,
+            service: None,
+        }) = parse(rest)
+    {
+        bail!("ICMP alone cannot be allowed: `{target}` allows every protocol and port");
+    }
     let (target, ports) = if let Some(rest) = text.strip_prefix('[') {
         let (inside, after) = rest.split_once(']').context("`]` is missing")?;
         let net = network(inside)?;

@@ -79,6 +79,22 @@ fn each_refusal_says_why() {
         ),
         (":80", "no address or name before the port"),
         ("10.0.0.1/tcp", PROTOCOL_WITHOUT_PORT),
+        (
+            "10.10.10.1/icmp",
+            "ICMP alone cannot be allowed: `10.10.10.1` allows every protocol and port",
+        ),
+        (
+            "[fd43::10]/icmp",
+            "ICMP alone cannot be allowed: `fd43::10` allows every protocol and port",
+        ),
+        (
+            "nas.lan/icmp",
+            "ICMP alone cannot be allowed: `nas.lan` allows every protocol and port",
+        ),
+        (
+            "10.0.0.1:80/icmp",
+            "protocol `icmp` is neither `tcp` nor `udp`",
+        ),
         ("10.0.0.1:0", "port `0` is not a number from 1 to 65535"),
         (
             "10.0.0.1:65536",
