@@ -138,6 +138,17 @@ fn names_are_allowed_and_denied(desk: &Desk) -> Result<()> {
 
 fn ports_come_while_it_runs(desk: &Desk) -> Result<()> {
     let sandbox = Sandbox::start(desk, &[])?;
+    let said = run_ctl(desk, &["publish", "auto"])?.ok()?;
+    let again = run_ctl(desk, &["publish", "auto"])?.ok()?;
+    ensure!(
+        said.starts_with("TCP ports") && again.ends_with(" already\n"),
+        "{said}{again}"
+    );
+    let status = json(desk, &["status"])?;
+    ensure!(
+        status["ports"][0] == "auto, following nothing yet",
+        "{status}"
+    );
     // A service in the sandbox, and one of the desk's own loopback.
     let serve = "python3 -c 'import socket; s = socket.create_server((\"127.0.0.1\", 3000))\nwhile 1: s.accept()[0].send(b\"inside\")' \
         >/dev/null 2>&1 & for i in {1..500}; do (: </dev/tcp/127.0.0.1/3000) 2>/dev/null && break; sleep 0.01; done";
@@ -159,9 +170,13 @@ fn ports_come_while_it_runs(desk: &Desk) -> Result<()> {
         "{said}"
     );
     ensure!(read(free)? == "inside");
+    let again = run_ctl(desk, &["publish", &format!("{free}:3000")])?.ok()?;
+    ensure!(again == format!("{} already\n", said.trim_end()), "{again}");
     let own = format!("tcp/127.0.0.1/{port}");
     ensure!(!sandbox.reaches(&own)?);
     run_ctl(desk, &["host-port", &port.to_string()])?.ok()?;
+    let again = run_ctl(desk, &["host-port", &port.to_string()])?.ok()?;
+    ensure!(again.ends_with(" in the sandbox already\n"), "{again}");
     ensure!(sandbox.reaches(&own)?);
     let status = run_ctl(desk, &["status"])?.ok()?;
     ensure!(

@@ -51,13 +51,16 @@ impl Relay {
 
     /// Begins to follow what the program listens on.
     pub(super) fn follow(&mut self) -> Result<String> {
-        if self.auto.is_none() {
-            let tables = self.maker.tables(Proto::Tcp);
-            let tables =
-                tables.context("publish auto: cannot read the sandbox's table of sockets")?;
-            self.auto = Some(Auto::new(tables, Instant::now()));
+        let line =
+            "TCP ports that the program listens on are at 127.0.0.1 and [::1] where they are free"
+                .to_owned();
+        if self.auto.is_some() {
+            return Ok(words::already(line));
         }
-        Ok("TCP ports that the program listens on are at 127.0.0.1 and [::1], as far as they are free".into())
+        let tables = self.maker.tables(Proto::Tcp);
+        let tables = tables.context("publish auto: cannot read the sandbox's table of sockets")?;
+        self.auto = Some(Auto::new(tables, Instant::now()));
+        Ok(line)
     }
 
     /// Follows `port` no longer.
@@ -119,9 +122,15 @@ impl Relay {
 
     /// What is published, one line each.
     pub(super) fn published_lines(&self) -> impl Iterator<Item = String> {
+        let idle = self.auto.iter().filter(|auto| auto.open.is_empty());
+        let idle = idle.map(|_| "auto, following nothing yet".to_owned());
         let auto = self.auto.iter().flat_map(|auto| auto.open.keys());
         let auto = auto.map(|&port| format!("{} (auto)", words::published(&at_loopback(port))));
-        self.published.iter().map(words::published).chain(auto)
+        self.published
+            .iter()
+            .map(words::published)
+            .chain(idle)
+            .chain(auto)
     }
 }
 

@@ -60,7 +60,7 @@ impl Relay {
             return self.follow();
         };
         if self.published.contains(port) {
-            return Ok(words::published(port));
+            return Ok(words::already(words::published(port)));
         }
         if port.proto == Proto::Tcp && port.at.is_none() {
             // The one that was followed becomes one that stays.
@@ -78,7 +78,7 @@ impl Relay {
 
     pub fn host_port(&mut self, port: &HostPort) -> Result<String> {
         if self.host_ports.contains(port) {
-            return Ok(words::host_port(port));
+            return Ok(words::already(words::host_port(port)));
         }
         let far = Far {
             place: Place::Host,

@@ -29,6 +29,11 @@ pub fn host_port(port: &HostPort) -> String {
     )
 }
 
+/// The same, where nothing had to be done for it.
+pub fn already(line: String) -> String {
+    line + " already"
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
