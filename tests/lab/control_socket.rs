@@ -3,6 +3,7 @@
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
 use std::process::Command;
+use std::time::{Duration, Instant};
 
 use anyhow::{Result, ensure};
 use nix::sys::signal::Signal;
@@ -65,12 +66,32 @@ fn an_ordinary_end_removes_its_socket(desk: &Desk) -> Result<()> {
 fn a_stopped_sandbox_is_said_to_be_stopped(desk: &Desk) -> Result<()> {
     let sandbox = Sandbox::start(desk, &[])?;
     sandbox.signal(Signal::SIGSTOP)?;
-    let line = run_ctl(desk, &["ps"])?.ok()?;
+    let begin = Instant::now();
+    let lines = run_ctl(desk, &["ps"])?.ok()?;
     ensure!(
-        line.contains(&sandbox.id) && line.contains("(stopped: it does not answer)"),
-        "{line}"
+        lines.ends_with(&format!(
+            "{}  -        -          -       stopped\n",
+            sandbox.id
+        )),
+        "{lines}"
     );
     ensure!(json(desk, &["ps"])?[0]["answers"] == false);
+    for command in [
+        &["status"][..],
+        &["log"],
+        &["watch"],
+        &["allow", "nas.lan"],
+        &["explain", "10.0.0.1"],
+    ] {
+        let done = run_ctl(desk, command)?;
+        ensure!(
+            done.code() == 1 && done.stderr.contains("is stopped (Ctrl-Z)"),
+            "{command:?}: {done:?}"
+        );
+    }
+    // None of them has waited for an answer.
+    let took = begin.elapsed();
+    ensure!(took < Duration::from_secs(2), "{took:?}");
     sandbox.signal(Signal::SIGCONT)?;
     ensure!(json(desk, &["ps"])?[0]["policy"] == "home-lan");
     sandbox.stop()?;

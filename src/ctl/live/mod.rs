@@ -22,13 +22,16 @@ use nix::sys::socket::{getsockopt, sockopt::PeerCredentials};
 use nix::unistd::geteuid;
 
 use crate::config::directories::Directories;
+use crate::dest::{Destination, Target};
 use crate::launch::Environment;
 use crate::live::control::entry::{Id, Runs};
 use crate::live::protocol::{Answer, Ask, MAX_ANSWER, Request, Run, VERSION, line};
 use crate::stage::prepare;
 
-/// How long a supervisor may take to answer; it resolves names meanwhile.
-const LIMIT: Duration = Duration::from_secs(15);
+/// How long a supervisor may take to answer.
+const LIMIT: Duration = Duration::from_secs(3);
+/// The same where it resolves a name meanwhile, or lists a table of any size.
+const LONG: Duration = Duration::from_secs(15);
 /// How long it may take to say which sandbox it is.
 const QUICK: Duration = Duration::from_secs(2);
 
@@ -129,8 +132,9 @@ impl Sandbox {
         Some(peer.pid()).filter(|pid| *pid > 0)
     }
 
-    /// Asks without waiting for the answer.
+    /// Asks without waiting for the answer. `Err` at once where the sandbox is stopped.
     pub fn send(&mut self, ask: Ask) -> Result<()> {
+        ensure!(!self.is_stopped(), "{}", self.stopped());
         let sent = self.stream.get_ref().set_write_timeout(Some(QUICK));
         let request = line(&Request { v: VERSION, ask });
         let sent = sent.and_then(|()| self.stream.get_mut().write_all(&request));
@@ -139,12 +143,15 @@ impl Sandbox {
 
     /// The answer; what the supervisor could not do is an `Err` with its reason.
     pub fn ask(&mut self, ask: Ask) -> Result<Answer> {
+        let limit = patience(&ask);
         if let Err(e) = self.send(ask) {
-            // It may have said why it does not listen.
-            self.answer(Some(QUICK))?;
+            if !self.is_stopped() {
+                // It may have said why it does not listen.
+                self.answer(Some(QUICK))?;
+            }
             return Err(e);
         }
-        self.answer(Some(LIMIT))?
+        self.answer(Some(limit))?
             .with_context(|| format!("sandbox {} ended before it had answered", self.id))
     }
 
@@ -179,24 +186,51 @@ impl Sandbox {
 
     /// Which sandbox it is; `None` where its supervisor does not say so at once.
     pub fn run(&mut self) -> Option<Run> {
+        if self.is_stopped() {
+            return None;
+        }
         match self.answer(Some(QUICK)) {
             Ok(Some(Answer::Run(run))) => Some(run),
             _ => None,
         }
     }
 
+    /// Whether its supervisor is stopped.
+    pub fn is_stopped(&self) -> bool {
+        self.pid().is_some_and(is_stopped)
+    }
+
+    fn stopped(&self) -> String {
+        format!(
+            "sandbox {} is stopped (Ctrl-Z) and does not answer: `fg` in its terminal lets it go on",
+            self.id
+        )
+    }
+
     fn silent(&self, error: &io::Error) -> anyhow::Error {
-        let stopped = self.pid().is_some_and(is_stopped);
         match error.kind() {
-            io::ErrorKind::WouldBlock | io::ErrorKind::TimedOut if stopped => anyhow!(
-                "sandbox {} is stopped (Ctrl-Z) and does not answer: `fg` in its terminal lets it go on",
-                self.id
-            ),
+            io::ErrorKind::WouldBlock | io::ErrorKind::TimedOut if self.is_stopped() => {
+                anyhow!("{}", self.stopped())
+            }
             io::ErrorKind::WouldBlock | io::ErrorKind::TimedOut => {
                 anyhow!("sandbox {} does not answer", self.id)
             }
             _ => anyhow!("the connection to sandbox {} is broken: {error}", self.id),
         }
+    }
+}
+
+fn patience(ask: &Ask) -> Duration {
+    match ask {
+        Ask::Allow { dest, .. } | Ask::Deny { dest } => match dest.parse::<Destination>() {
+            Ok(Destination {
+                target: Target::Name(_),
+                ..
+            }) => LONG,
+            _ => LIMIT,
+        },
+        Ask::Rules { .. } => LONG,
+        _ => LIMIT,
     }
 }
 

@@ -5,7 +5,7 @@ use serde_json::{Value, json};
 
 use super::super::report::put;
 use super::text::{self, Align, columns};
-use super::{Sandbox, all, is_stopped};
+use super::{Sandbox, all};
 use crate::live::control::entry::Id;
 use crate::live::protocol::{Ask, Run};
 
@@ -19,10 +19,14 @@ const HEAD: [&str; 7] = [
     "BLOCKED",
 ];
 
+/// Characters of a workspace that are shown.
+const WORKSPACE: usize = 40;
+
 /// A sandbox, and what it says of itself.
 pub struct Row {
     pub id: Id,
     pid: Option<i32>,
+    stopped: bool,
     run: Option<Run>,
 }
 
@@ -44,6 +48,7 @@ pub fn rows(mut all: Vec<Sandbox>) -> Result<Vec<Row>> {
     }
     let row = |mut sandbox: Sandbox| Row {
         pid: sandbox.pid(),
+        stopped: sandbox.is_stopped(),
         run: sandbox.run(),
         id: sandbox.id,
     };
@@ -53,7 +58,12 @@ pub fn rows(mut all: Vec<Sandbox>) -> Result<Vec<Row>> {
 fn value(row: &Row) -> Value {
     match &row.run {
         Some(run) => json!(run),
-        None => json!({"id": row.id.as_ref(), "pid": row.pid, "answers": false}),
+        None => json!({
+            "id": row.id.as_ref(),
+            "pid": row.pid,
+            "answers": false,
+            "stopped": row.stopped,
+        }),
     }
 }
 
@@ -71,11 +81,12 @@ pub fn table(rows: &[Row], coloured: bool) -> String {
 fn cells(row: &Row) -> Vec<String> {
     let id = row.id.to_string();
     let Some(run) = &row.run else {
-        let why = match row.pid.is_some_and(is_stopped) {
-            true => "(stopped: it does not answer)",
-            false => "(it does not answer)",
+        let why = match row.stopped {
+            true => "stopped",
+            false => "no answer",
         };
-        return vec![id, why.into()];
+        // What it would say is not known.
+        return [&id, "-", "-", "-", why].map(String::from).into();
     };
     let policy = match (&run.policy, &run.closed) {
         (None, _) => "no firewall".into(),
@@ -86,9 +97,10 @@ fn cells(row: &Row) -> Vec<String> {
     vec![
         id,
         text::program(&run.program),
-        run.workspace
-            .as_deref()
-            .map_or_else(|| "-".into(), text::path),
+        run.workspace.as_deref().map_or_else(
+            || "-".into(),
+            |path| text::shortened(&text::path(path), WORKSPACE),
+        ),
         policy,
         text::span(run.age),
         count(run.accepted),
@@ -121,13 +133,19 @@ mod tests {
         let row = |id: &str, run| Row {
             id: id.parse().unwrap(),
             pid: None,
+            stopped: id == "cccccc",
             run,
         };
-        let rows = [row("abcdef", Some(run)), row("bbbbbb", None)];
+        let rows = [
+            row("abcdef", Some(run)),
+            row("bbbbbb", None),
+            row("cccccc", None),
+        ];
         let lines = [
-            "ID      PROGRAM               WORKSPACE   POLICY    AGE    ACCEPTED       BLOCKED",
-            "abcdef  claude                /srv/robot  home-lan  1 min  1204 (1.2 MB)  0 (0 B)",
-            "bbbbbb  (it does not answer)",
+            "ID      PROGRAM  WORKSPACE   POLICY    AGE        ACCEPTED       BLOCKED",
+            "abcdef  claude   /srv/robot  home-lan  1 min      1204 (1.2 MB)  0 (0 B)",
+            "bbbbbb  -        -           -         no answer",
+            "cccccc  -        -           -         stopped",
             "",
         ];
         assert_eq!(table(&rows, false), lines.join("\n"));

@@ -87,6 +87,18 @@ pub fn path(path: &Path) -> String {
     clean(&below.unwrap_or_else(|| path.display().to_string()))
 }
 
+/// At most `most` characters, with `…` in place of the middle where there are more.
+pub fn shortened(text: &str, most: usize) -> String {
+    let all: Vec<char> = text.chars().collect();
+    if all.len() <= most {
+        return text.into();
+    }
+    let kept = most.saturating_sub(1);
+    let (head, tail) = (kept / 2, kept - kept / 2);
+    let (head, tail) = (&all[..head], &all[all.len() - tail..]);
+    head.iter().chain(&['…']).chain(tail).collect()
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -116,6 +128,13 @@ mod tests {
         ] {
             assert_eq!(bytes(count), text);
         }
+    }
+
+    #[test]
+    fn what_is_long_loses_its_middle() {
+        assert_eq!(shortened("/srv/robot", 10), "/srv/robot");
+        assert_eq!(shortened("/srv/robots", 10), "/srv…obots");
+        assert_eq!(shortened("~/grün/a/b/c", 6), "~/…b/c");
     }
 
     #[test]
