@@ -189,7 +189,10 @@ fn ports_come_while_it_runs(desk: &Desk) -> Result<()> {
         "{taken:?}"
     );
     let wrong = run_ctl(desk, &["publish", "no-port"])?;
-    ensure!(wrong.code() == 1 && !wrong.stderr.is_empty(), "{wrong:?}");
+    ensure!(
+        wrong.code() == 2 && wrong.stderr.contains("bad port `no-port`"),
+        "{wrong:?}"
+    );
     sandbox.stop()?;
     ensure!(read(free).is_err(), "it is still published");
     Ok(())
@@ -231,6 +234,25 @@ fn what_is_saved_counts_at_the_next_start(desk: &Desk) -> Result<()> {
     run_ctl(desk, &["deny", "10.10.10.55:80", "--save"])?.ok()?;
     desk.reach(&[], &[TV.to_owned()])?
         .all("tv is blocked", |_, a| !a.is_open())?;
+    // So are ports.
+    let port = TcpListener::bind("127.0.0.1:0")?.local_addr()?.port();
+    let said = run_ctl(desk, &["publish", &port.to_string(), "--save"])?.ok()?;
+    ensure!(said.ends_with("no sandbox is running\n"), "{said}");
+    let sandbox = Sandbox::start(desk, &[])?;
+    let id = ["--save", "--id", &sandbox.id];
+    let said = run_ctl(desk, &[&["host-port", "5432"], &id[..]].concat())?.ok()?;
+    ensure!(
+        said.contains("port 5432") && said.contains("saved in "),
+        "{said}"
+    );
+    sandbox.stop()?;
+    let text = fs::read_to_string(&real)?;
+    for line in [
+        &format!("publish = [\"{port}\"]\n"),
+        "host-ports = [\"5432\"]\n",
+    ] {
+        ensure!(text.contains(line), "{text}");
+    }
     // What the loader would refuse is not written.
     fs::set_permissions(&real, fs::Permissions::from_mode(0o666))?;
     let done = run_ctl(desk, &["allow", "10.0.0.1", "--save"])?;

@@ -1,5 +1,7 @@
 //! `allow`, `deny`, `publish`, `host-port`: what changes a sandbox while it runs.
 
+use std::fmt::Display;
+use std::str::FromStr;
 use std::time::Duration;
 
 use anyhow::{Context, Result};
@@ -9,53 +11,68 @@ use super::save::{self, List};
 use super::text::clean;
 use super::{all, one, other};
 use crate::dest::Destination;
+use crate::live::ports::spec::{HostPort, Publish};
 use crate::live::protocol::{Answer, Ask};
 
-pub struct Change<'a> {
-    pub dest: &'a Destination,
-    pub list: List,
+/// Which sandbox is changed, and whether the configuration file is, too.
+#[derive(Debug, Clone, Copy)]
+pub struct Where<'a> {
     pub id: Option<&'a str>,
-    pub limit: Option<Duration>,
     pub save: bool,
 }
 
+pub fn allow(dest: &Destination, limit: Option<Duration>, place: Where) -> Result<bool> {
+    let seconds = limit.map(|limit| limit.as_secs().max(1));
+    let ask = Ask::Allow {
+        dest: dest.to_string(),
+        seconds,
+    };
+    change(ask, List::Allow, dest, place)
+}
+
+pub fn deny(dest: &Destination, place: Where) -> Result<bool> {
+    let ask = Ask::Deny {
+        dest: dest.to_string(),
+    };
+    change(ask, List::Deny, dest, place)
+}
+
+pub fn publish(port: &Publish, place: Where) -> Result<bool> {
+    let ask = Ask::Publish {
+        port: port.to_string(),
+    };
+    change(ask, List::Publish, port, place)
+}
+
+pub fn host_port(port: &HostPort, place: Where) -> Result<bool> {
+    let ask = Ask::HostPort {
+        port: port.to_string(),
+    };
+    change(ask, List::HostPorts, port, place)
+}
+
 /// What is saved counts for the next start, also where nothing is running now.
-pub fn run(change: &Change) -> Result<bool> {
-    let dest = change.dest.to_string();
-    if change.save && change.id.is_none() && all()?.is_empty() {
-        let saved = save::save(change.list, change.dest)?;
-        put(&format!("{saved}; no sandbox is running.\n"))?;
+fn change<T: FromStr + PartialEq + Display>(
+    ask: Ask,
+    list: List,
+    entry: &T,
+    place: Where,
+) -> Result<bool> {
+    if place.save && place.id.is_none() && all()?.is_empty() {
+        let saved = save::save(list, entry)?;
+        put(&format!("{saved}; no sandbox is running\n"))?;
         return Ok(true);
     }
-    let seconds = change.limit.map(|limit| limit.as_secs().max(1));
-    let ask = match change.list {
-        List::Allow => Ask::Allow { dest, seconds },
-        List::Deny => Ask::Deny { dest },
-    };
-    changed(change.id, ask)?;
-    if change.save {
-        let saved = save::save(change.list, change.dest)
-            .context("changed in the sandbox, but not saved")?;
-        put(&format!("{saved}.\n"))?;
-    }
-    Ok(true)
-}
-
-pub fn publish(port: &str, id: Option<&str>) -> Result<bool> {
-    changed(id, Ask::Publish { port: port.into() })
-}
-
-pub fn host_port(port: &str, id: Option<&str>) -> Result<bool> {
-    changed(id, Ask::HostPort { port: port.into() })
-}
-
-fn changed(id: Option<&str>, ask: Ask) -> Result<bool> {
-    match one(id)?.ask(ask)? {
+    match one(place.id)?.ask(ask)? {
         Answer::Changed { lines } => {
             let lines = lines.iter().map(|line| clean(line) + "\n");
             put(&lines.collect::<String>())?;
-            Ok(true)
         }
-        answer => Err(other(&answer)),
+        answer => return Err(other(&answer)),
     }
+    if place.save {
+        let saved = save::save(list, entry).context("changed in the sandbox, but not saved")?;
+        put(&format!("{saved}\n"))?;
+    }
+    Ok(true)
 }

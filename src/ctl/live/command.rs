@@ -1,14 +1,15 @@
 //! The command line of these commands.
 
+use std::str::FromStr;
 use std::time::Duration;
 
 use anyhow::Result;
 use clap::builder::ValueParser;
 use clap::{Arg, ArgAction, ArgMatches, Command};
 
-use super::save::List;
 use super::{change, explain, log, ps, status, watch};
 use crate::dest::Destination;
+use crate::live::ports::spec::{HostPort, Publish};
 use crate::policy::explain::Question;
 
 pub fn commands() -> [Command; 10] {
@@ -20,13 +21,20 @@ pub fn commands() -> [Command; 10] {
         "The sandbox, by its id or a unique beginning of it; not needed where one is running alone",
     );
     let id = which.clone().long("id");
+    // One way to name it is learnt, and works with every command.
+    let either = |command: Command| {
+        let named = Arg::new("named").long("id").value_name("ID").hide(true);
+        command
+            .arg(which.clone().conflicts_with("named"))
+            .arg(named)
+    };
     let dest = |help: &'static str| {
         Arg::new("dest")
             .value_name("DEST")
             .required(true)
             .help(help)
     };
-    let entry = |help| dest(help).value_parser(ValueParser::new(destination));
+    let entry = |help| dest(help).value_parser(ValueParser::new(parsed::<Destination>));
     let port = |help: &'static str| {
         Arg::new("port")
             .value_name("PORT")
@@ -47,27 +55,23 @@ pub fn commands() -> [Command; 10] {
         Command::new("ps")
             .about("List the sandboxes that are running")
             .arg(json.clone()),
-        Command::new("status")
+        either(Command::new("status"))
             .about("Show a sandbox's rules with their counters, its entries and networks")
-            .arg(which.clone())
             .arg(json.clone()),
-        Command::new("rules")
+        either(Command::new("rules"))
             .about("Print a sandbox's nftables table as the kernel has it")
-            .arg(which.clone())
             .arg(json.clone()),
-        Command::new("watch")
+        either(Command::new("watch"))
             .about("Show what is blocked, as it happens")
-            .arg(which.clone())
             .arg(json.clone()),
-        Command::new("log")
+        either(Command::new("log"))
             .about("Show what was blocked")
-            .arg(which.clone())
             .arg(json.clone()),
         Command::new("explain")
             .about("Say what happens to packets for DEST[:PORT][/PROTO], and why")
             .arg(
                 dest("An address or a name; with :PORT or :PORT/udp, or with /icmp")
-                    .value_parser(ValueParser::new(question)),
+                    .value_parser(ValueParser::new(parsed::<Question>)),
             )
             .arg(id.clone())
             .arg(json),
@@ -81,71 +85,77 @@ pub fn commands() -> [Command; 10] {
             .about("Block a destination, and connections to it that exist")
             .arg(entry("As in --allow of claude-isolated"))
             .arg(id.clone())
-            .arg(save),
+            .arg(save.clone()),
         Command::new("publish")
             .about("Make a port of the sandbox reachable on this machine's loopback addresses")
-            .arg(port(
-                "PORT or HOST:SANDBOX, as in --publish of claude-isolated",
-            ))
-            .arg(id.clone()),
+            .arg(
+                port("PORT or HOST:SANDBOX, as in --publish of claude-isolated")
+                    .value_parser(ValueParser::new(parsed::<Publish>)),
+            )
+            .arg(id.clone())
+            .arg(save.clone()),
         Command::new("host-port")
             .about("Make a port of this machine's loopback addresses reachable in the sandbox")
-            .arg(port(
-                "PORT or PORT/udp, as in --host-port of claude-isolated",
-            ))
-            .arg(id),
+            .arg(
+                port("PORT or PORT/udp, as in --host-port of claude-isolated")
+                    .value_parser(ValueParser::new(parsed::<HostPort>)),
+            )
+            .arg(id)
+            .arg(save),
     ]
 }
 
 /// Runs the command, where it is one of these.
 pub fn run(name: &str, given: &ArgMatches) -> Option<Result<bool>> {
-    let text = |name: &str| given.get_one::<String>(name).map(String::as_str);
+    let id = || id(given);
     let json = || given.get_flag("json");
-    let change = |list| {
-        // clap has seen to it that there is one.
-        let dest = given.get_one::<Destination>("dest")?;
-        let limit = match list {
-            List::Allow => given.get_one::<Duration>("for").copied(),
-            List::Deny => None,
-        };
-        let (id, save) = (text("id"), given.get_flag("save"));
-        Some(change::run(&change::Change {
-            dest,
-            list,
-            id,
-            limit,
-            save,
-        }))
+    let place = || change::Where {
+        id: id(),
+        save: given.get_flag("save"),
     };
+    // clap has seen to it that there is one.
+    let dest = || given.get_one::<Destination>("dest");
     match name {
         "ps" => Some(ps::run(json())),
-        "status" => Some(status::status(text("id"), json())),
-        "rules" => Some(status::rules(text("id"), json())),
-        "watch" => Some(watch::run(text("id"), json())),
-        "log" => Some(log::run(text("id"), json())),
+        "status" => Some(status::status(id(), json())),
+        "rules" => Some(status::rules(id(), json())),
+        "watch" => Some(watch::run(id(), json())),
+        "log" => Some(log::run(id(), json())),
         "explain" => {
             let question = given.get_one::<Question>("dest")?;
-            Some(explain::run(question, text("id"), json()))
+            Some(explain::run(question, id(), json()))
         }
-        "allow" => change(List::Allow),
-        "deny" => change(List::Deny),
-        "publish" => Some(change::publish(text("port")?, text("id"))),
-        "host-port" => Some(change::host_port(text("port")?, text("id"))),
+        "allow" => {
+            let limit = given.get_one::<Duration>("for").copied();
+            Some(change::allow(dest()?, limit, place()))
+        }
+        "deny" => Some(change::deny(dest()?, place())),
+        "publish" => Some(change::publish(given.get_one("port")?, place())),
+        "host-port" => Some(change::host_port(given.get_one("port")?, place())),
         _ => None,
     }
 }
 
-fn destination(text: &str) -> Result<Destination, String> {
-    text.parse().map_err(|e: anyhow::Error| format!("{e:#}"))
+/// However it was given.
+fn id(given: &ArgMatches) -> Option<&str> {
+    // Not every command has both.
+    let text = |name| given.try_get_one::<String>(name).ok().flatten();
+    text("id").or(text("named")).map(String::as_str)
 }
 
-fn question(text: &str) -> Result<Question, String> {
+fn parsed<T: FromStr<Err = anyhow::Error>>(text: &str) -> Result<T, String> {
     text.parse().map_err(|e: anyhow::Error| format!("{e:#}"))
 }
 
 /// At least a second: shorter ones cannot be meant.
 fn duration(text: &str) -> Result<Duration, String> {
-    let duration = humantime::parse_duration(text).map_err(|e| e.to_string())?;
+    if !text.is_empty() && text.bytes().all(|b| b.is_ascii_digit()) {
+        return Err(format!(
+            "it has no unit: `{text}m` is minutes, `{text}h` hours"
+        ));
+    }
+    let duration = humantime::parse_duration(text)
+        .map_err(|e| format!("{e}; such as `30m`, `2h`, `1h30m`"))?;
     match duration < Duration::from_secs(1) {
         true => Err("at least 1s".into()),
         false => Ok(duration),
@@ -166,7 +176,10 @@ mod tests {
         for (args, says) in [
             (&["allow"][..], "<DEST>"),
             (&["allow", "10.0.0.0/33"], "prefix length"),
-            (&["allow", "a.lan", "--for", "30"], "time unit needed"),
+            (&["allow", "a.lan", "--for", "30"], "`30m` is minutes"),
+            (&["allow", "a.lan", "--for", "soon"], "such as `30m`"),
+            (&["publish", "no-port"], "bad port `no-port`"),
+            (&["status", "abc", "--id", "abc"], "cannot be used with"),
             (&["allow", "a.lan", "--for", "1ms"], "at least 1s"),
             (
                 &["allow", "a.lan", "--for", "1h", "--save"],
@@ -179,6 +192,23 @@ mod tests {
             let error = given(args).unwrap_err().to_string();
             assert!(error.contains(says), "{args:?}: {error}");
         }
+    }
+
+    #[test]
+    fn an_id_is_named_either_way() {
+        for args in [
+            &["status", "abc"][..],
+            &["status", "--id", "abc"],
+            &["watch", "--id=abc"],
+            &["rules", "--id", "abc", "--json"],
+            &["log", "abc"],
+        ] {
+            let matches = given(args).unwrap();
+            let (_, given) = matches.subcommand().unwrap();
+            assert_eq!(id(given), Some("abc"), "{args:?}");
+        }
+        let matches = given(&["publish", "3000"]).unwrap();
+        assert_eq!(id(matches.subcommand().unwrap().1), None);
     }
 
     #[test]

@@ -2,27 +2,33 @@
 
 mod edit;
 
+use std::fmt::Display;
 use std::fs::{self, DirBuilder, OpenOptions, Permissions};
 use std::io::Write;
 use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt, PermissionsExt};
 use std::path::{Path, PathBuf};
+use std::str::FromStr;
 
 use anyhow::{Context, Result, bail};
 use nix::unistd::Uid;
 
 use super::text;
 use crate::config::{self, trust};
-use crate::dest::Destination;
 use crate::launch::Environment;
 pub use edit::List;
 
-/// Puts `entry` into `list` and takes it out of the other one; says what it did.
-pub fn save(list: List, entry: &Destination) -> Result<String> {
+/// Puts `entry` into `list` and takes it out of the one that says the opposite; says what it did.
+pub fn save<T: FromStr + PartialEq + Display>(list: List, entry: &T) -> Result<String> {
     let environment = Environment::from_process()?;
     save_in(&environment.user_config(), environment.uid, list, entry)
 }
 
-fn save_in(file: &Path, uid: Uid, list: List, entry: &Destination) -> Result<String> {
+fn save_in<T: FromStr + PartialEq + Display>(
+    file: &Path,
+    uid: Uid,
+    list: List,
+    entry: &T,
+) -> Result<String> {
     let shown = file.display();
     let real = real(file)?;
     // What the loader refuses is not written to either: others could have put in more than the user sees.
@@ -84,6 +90,7 @@ fn replace(file: &Path, text: &[u8], mode: u32) -> Result<()> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::dest::Destination;
     use std::os::unix::fs::symlink;
 
     struct Dir(PathBuf);
@@ -97,7 +104,7 @@ mod tests {
         }
 
         fn save(&self, file: &str, entry: &str) -> Result<String> {
-            let entry = entry.parse().unwrap();
+            let entry: Destination = entry.parse().unwrap();
             save_in(&self.0.join(file), Uid::effective(), List::Allow, &entry)
         }
     }

@@ -1,9 +1,10 @@
 //! The text of a configuration file with one entry more. Pure.
 
+use std::fmt::Display;
+use std::str::FromStr;
+
 use anyhow::{Context, Result};
 use toml_edit::{Array, DocumentMut, Item, RawString, Table, TableLike, Value};
-
-use crate::dest::Destination;
 
 const FIREWALL: &str = "firewall";
 
@@ -12,6 +13,8 @@ const FIREWALL: &str = "firewall";
 pub enum List {
     Allow,
     Deny,
+    Publish,
+    HostPorts,
 }
 
 impl List {
@@ -19,21 +22,34 @@ impl List {
         match self {
             List::Allow => "allow",
             List::Deny => "deny",
+            List::Publish => "publish",
+            List::HostPorts => "host-ports",
         }
     }
 
-    fn other(self) -> List {
+    /// The one that says the opposite.
+    fn other(self) -> Option<List> {
         match self {
-            List::Allow => List::Deny,
-            List::Deny => List::Allow,
+            List::Allow => Some(List::Deny),
+            List::Deny => Some(List::Allow),
+            List::Publish | List::HostPorts => None,
         }
+    }
+
+    /// Whether the loader takes one text in place of an array.
+    fn may_be_one(self) -> bool {
+        matches!(self, List::Publish | List::HostPorts)
     }
 }
 
-/// The text with `entry` in `list` and not in the other one; `None` where that is so already.
+/// The text with `entry` in `list` and not in the one that says the opposite; `None` where that is so already.
 ///
 /// `Err` where the text is no TOML, or the lists are no arrays.
-pub fn edit(text: &str, list: List, entry: &Destination) -> Result<Option<String>> {
+pub fn edit<T: FromStr + PartialEq + Display>(
+    text: &str,
+    list: List,
+    entry: &T,
+) -> Result<Option<String>> {
     let mut document: DocumentMut = text.parse().map_err(|e: toml_edit::TomlError| {
         // Its own form takes several lines.
         anyhow::anyhow!("{}", e.message())
@@ -51,8 +67,8 @@ pub fn edit(text: &str, list: List, entry: &Destination) -> Result<Option<String
     let firewall = document[FIREWALL]
         .as_table_like_mut()
         .context("`firewall` is not a table")?;
-    let removed = match array(firewall, list.other())? {
-        Some(array) => remove(array, entry),
+    let removed = match list.other() {
+        Some(other) => array(firewall, other)?.is_some_and(|array| remove(array, entry)),
         None => false,
     };
     let added = match array(firewall, list)? {
@@ -83,6 +99,13 @@ fn array(firewall: &mut dyn TableLike, list: List) -> Result<Option<&mut Array>>
     firewall
         .get_mut(key)
         .map(|item| {
+            if let Some(value) = item.as_value_mut().filter(|_| list.may_be_one())
+                && let Some(one) = value.as_str()
+            {
+                let mut array = Value::from(Array::from_iter([one]));
+                *array.decor_mut() = value.decor().clone();
+                *value = array;
+            }
             item.as_array_mut()
                 .with_context(|| format!("firewall.{key} is not an array"))
         })
@@ -90,12 +113,12 @@ fn array(firewall: &mut dyn TableLike, list: List) -> Result<Option<&mut Array>>
 }
 
 /// Whatever way it is written.
-fn is(value: &Value, entry: &Destination) -> bool {
-    let written = value.as_str().map(str::parse::<Destination>);
+fn is<T: FromStr + PartialEq>(value: &Value, entry: &T) -> bool {
+    let written = value.as_str().map(str::parse::<T>);
     matches!(written, Some(Ok(written)) if written == *entry)
 }
 
-fn remove(array: &mut Array, entry: &Destination) -> bool {
+fn remove<T: FromStr + PartialEq>(array: &mut Array, entry: &T) -> bool {
     let before = array.len();
     let place = |array: &Array| array.iter().position(|value| is(value, entry));
     while let Some(at) = place(array) {
@@ -112,7 +135,7 @@ fn remove(array: &mut Array, entry: &Destination) -> bool {
 }
 
 /// At the end, in the way in which the others are written: behind them, or each on a line of its own.
-fn add(array: &mut Array, entry: &Destination) {
+fn add(array: &mut Array, entry: &impl Display) {
     let text = |raw: Option<&RawString>| raw.and_then(RawString::as_str).unwrap_or("").to_owned();
     let trailing = text(Some(array.trailing()));
     let Some(last) = array.len().checked_sub(1).and_then(|at| array.get_mut(at)) else {
@@ -146,7 +169,7 @@ fn add(array: &mut Array, entry: &Destination) {
     }
 }
 
-fn push(array: &mut Array, entry: &Destination, prefix: &str) {
+fn push(array: &mut Array, entry: &impl Display, prefix: &str) {
     let mut value = Value::from(entry.to_string());
     value.decor_mut().set_prefix(prefix);
     array.push_formatted(value);
@@ -155,9 +178,11 @@ fn push(array: &mut Array, entry: &Destination, prefix: &str) {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::dest::Destination;
+    use crate::live::ports::spec::{HostPort, Publish};
 
     fn after(text: &str, list: List, entry: &str) -> Option<String> {
-        edit(text, list, &entry.parse().unwrap()).unwrap()
+        edit(text, list, &entry.parse::<Destination>().unwrap()).unwrap()
     }
 
     fn allow(text: &str) -> String {
@@ -226,6 +251,29 @@ mod tests {
             after(text, List::Allow, "a.lan").unwrap(),
             "[firewall]\ndeny = []\nallow = [\"a.lan\"]\n"
         );
+    }
+
+    #[test]
+    fn ports_may_be_one_text() {
+        let publish = |text: &str, port: &str| {
+            edit(text, List::Publish, &port.parse::<Publish>().unwrap()).unwrap()
+        };
+        assert_eq!(
+            publish("[firewall]\npublish = \"auto\" # all\n", "3000").unwrap(),
+            "[firewall]\npublish = [\"auto\", \"3000\"] # all\n"
+        );
+        assert_eq!(publish("[firewall]\npublish = \"auto\"\n", "auto"), None);
+        assert_eq!(
+            publish("", "8080:80").unwrap(),
+            "[firewall]\npublish = [\"8080:80\"]\n"
+        );
+        let text = "[firewall]\nhost-ports = [\"5432\"]\nallow = [\"a.lan\"]\n";
+        let port: HostPort = "53/udp".parse().unwrap();
+        assert_eq!(
+            edit(text, List::HostPorts, &port).unwrap().unwrap(),
+            "[firewall]\nhost-ports = [\"5432\", \"53/udp\"]\nallow = [\"a.lan\"]\n"
+        );
+        assert!(edit("[firewall]\nhost-ports = 7\n", List::HostPorts, &port).is_err());
     }
 
     #[test]
