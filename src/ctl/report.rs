@@ -1,6 +1,6 @@
 //! What was tried, what happened, what should have; as text or as JSON.
 
-use std::io::{IsTerminal, Write};
+use std::io::{ErrorKind, IsTerminal, Write};
 
 use anyhow::{Result, anyhow};
 use serde::{Deserialize, Serialize};
@@ -72,8 +72,8 @@ impl Report {
         });
         let mut text = table(&rows.collect::<Vec<_>>(), coloured);
         text += &match self.failed {
-            0 => format!("All {} checks hold.\n", self.checks.len()),
-            failed => format!("{failed} of {} checks failed.\n", self.checks.len()),
+            0 => format!("All {} checks hold\n", self.checks.len()),
+            failed => format!("{failed} of {} checks failed\n", self.checks.len()),
         };
         text
     }
@@ -141,12 +141,19 @@ pub fn coloured() -> bool {
     std::io::stdout().is_terminal() && !refused
 }
 
-/// `Err` where nobody reads to the end: then nothing was shown.
+/// Shows `text`; whoever has stopped reading has seen enough.
 pub fn put(text: &str) -> Result<()> {
+    put_more(text).map(|_| ())
+}
+
+/// The same; whether anybody reads on.
+pub fn put_more(text: &str) -> Result<bool> {
     let mut out = std::io::stdout().lock();
-    out.write_all(text.as_bytes())
-        .and_then(|()| out.flush())
-        .map_err(|e| anyhow!("cannot write to standard output: {e}"))
+    match out.write_all(text.as_bytes()).and_then(|()| out.flush()) {
+        Ok(()) => Ok(true),
+        Err(e) if e.kind() == ErrorKind::BrokenPipe => Ok(false),
+        Err(e) => Err(anyhow!("cannot write to standard output: {e}")),
+    }
 }
 
 pub fn json(value: &impl Serialize) -> Result<String> {
@@ -168,7 +175,7 @@ mod tests {
             report.text(false),
             "ok      write to /usr  got EROFS   should EROFS\n\
              FAILED  ptrace         got  [2Jok  should EPERM\n\
-             1 of 2 checks failed.\n"
+             1 of 2 checks failed\n"
         );
         let coloured = report.text(true);
         assert!(coloured.contains("\x1b[32mok    \x1b[0m"), "{coloured:?}");

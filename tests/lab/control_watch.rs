@@ -77,14 +77,15 @@ fn watch_draws_a_line_a_destination(desk: &Desk) -> Result<()> {
     let sandbox = Sandbox::start(desk, &[])?;
     let tmux = Tmux::open(desk, 80, 12, &format!("{CTL} watch"))?;
     tmux.see("the head", |screen| {
-        screen.starts_with(&sandbox.id) && screen.contains("what is blocked")
+        screen.starts_with(&sandbox.id)
+            && screen.ends_with("\nto allow one: claude-isolatedctl allow DEST")
     })?;
     sandbox.ask(&format!(
         "getent ahosts tv.lan; {PROBE} reach udp/10.10.10.55/9999 icmp/10.10.10.10"
     ))?;
     let screen = tmux.see("two destinations", |screen| lines(screen).len() == 2)?;
-    let tv = "10.10.10.55:9999/udp tv.lan  attached  allow 10.10.10.55:9999/udp";
-    let nas = "10.10.10.10/icmp      attached  claude-isolatedctl allow 10.10.10.10";
+    let tv = "10.10.10.55:9999/udp  attached  tv.lan";
+    let nas = "10.10.10.10           attached  (icmp; opens every port)";
     let mut found = lines(&screen);
     found.sort();
     ensure!(found == [(1, nas), (1, tv)], "{screen}");
@@ -97,6 +98,16 @@ fn watch_draws_a_line_a_destination(desk: &Desk) -> Result<()> {
         counted.replacen("    4  ", "    1  ", 1) == screen,
         "{screen}\n{counted}"
     );
+    // What is longer moves the columns of all.
+    sandbox.ask(&format!("{PROBE} reach tcp/fd43:8dc9:a524::10/80"))?;
+    let wide = tmux.see("three destinations", |screen| lines(screen).len() == 3)?;
+    let tv = "10.10.10.55:9999/udp         attached  tv.lan";
+    let six = "[fd43:8dc9:a524::10]:80/tcp  attached";
+    let mut found = lines(&wide);
+    found.sort();
+    ensure!(found.contains(&(4, tv)), "{wide}");
+    ensure!(found.iter().any(|(_, line)| *line == six), "{wide}");
+    ensure!(wide.lines().count() == 5, "{wide}");
     // More than the screen holds.
     let many: Vec<String> = (1..=20).map(|n| format!("udp/10.10.11.{n}/9999")).collect();
     sandbox.ask(&format!("{PROBE} reach {}", many.join(" ")))?;
@@ -110,13 +121,16 @@ fn watch_draws_a_line_a_destination(desk: &Desk) -> Result<()> {
     tmux.see("it at the end", |screen| {
         lines(screen).last() == Some(&(5, tv))
     })?;
-    tmux.run(&["resize-window", "-x", "100", "-y", "12"])?;
+    // Where there is no room, the destination alone stays, and the head comes back.
+    tmux.run(&["resize-window", "-x", "40", "-y", "12"])?;
     sandbox.ask(&format!("{PROBE} reach udp/10.10.10.55/9999"))?;
-    let whole =
-        "10.10.10.55:9999/udp tv.lan  attached  claude-isolatedctl allow 10.10.10.55:9999/udp";
-    tmux.see("the whole command", |screen| {
-        lines(screen).last() == Some(&(6, whole))
+    let narrow = tmux.see("the destination", |screen| {
+        lines(screen).last() == Some(&(6, "10.10.10.55:9999/udp"))
     })?;
+    ensure!(
+        narrow.contains("to allow one: claude-isolatedctl"),
+        "{narrow}"
+    );
     // The command does what it says.
     run_ctl(desk, &["allow", "10.10.10.55:9999/udp"])?.ok()?;
     ensure!(sandbox.reaches("udp/10.10.10.55/9999")?);
@@ -138,10 +152,17 @@ fn watch_in_a_pipe_appends(desk: &Desk) -> Result<()> {
     std::thread::sleep(Duration::from_millis(500));
     sandbox.ask(&format!("{PROBE} reach {first}"))?;
     sandbox.ask(&format!("{PROBE} reach icmp/10.10.10.10"))?;
+    // Whoever has read enough ends it, though nothing more comes.
+    let enough = format!("set -o pipefail; {CTL} watch --json | head -1");
+    let enough = run(desk.user("/bin/bash").args(["-c", &enough]), LIMIT)?;
+    ensure!(
+        enough.code() == 0 && enough.stderr.is_empty() && enough.stdout.lines().count() == 1,
+        "{enough:?}"
+    );
     sandbox.stop()?;
     let plain = plain.wait(LIMIT)?;
-    let line = "10.10.10.55:9999/udp  attached  claude-isolatedctl allow 10.10.10.55:9999/udp";
-    let nas = "10.10.10.10/icmp      attached  claude-isolatedctl allow 10.10.10.10";
+    let line = "10.10.10.55:9999/udp  attached";
+    let nas = "10.10.10.10           attached  (icmp; opens every port)";
     ensure!(
         lines(&plain.stdout) == [(1, line), (2, line), (1, nas)],
         "{plain:?}"
@@ -170,7 +191,7 @@ fn log_tells_during_and_after(desk: &Desk) -> Result<()> {
     desk.config("[log]\nquiet = false")?;
     ensure!(run_ctl(desk, &["log"])?.code() == 1);
     let sandbox = Sandbox::start(desk, &[])?;
-    ensure!(run_ctl(desk, &["log"])?.ok()? == "Nothing was blocked.\n");
+    ensure!(run_ctl(desk, &["log"])?.ok()? == "Nothing was blocked\n");
     sandbox.ask(&format!("{PROBE} reach udp/10.10.10.55/9999"))?;
     let during = eventually("it is listed", LIMIT, || {
         json(desk, &["log"])
@@ -187,10 +208,26 @@ fn log_tells_during_and_after(desk: &Desk) -> Result<()> {
         let text = run_ctl(desk, args)?.ok()?;
         ensure!(
             text.starts_with(&format!("{id}: bash, ended "))
-                && text.contains("allow 10.10.10.55:9999/udp"),
+                && text.contains("\nto allow one: claude-isolatedctl allow DEST\n")
+                && text.ends_with("      1  10.10.10.55:9999/udp  attached\n"),
+            "{text}"
+        );
+        // The local time of day, which is RFC 3339's in JSON.
+        let times: Vec<&str> = text
+            .split([' ', '\n'])
+            .filter(|w| w.matches(':').count() == 2)
+            .collect();
+        ensure!(
+            times.len() == 2 && times.iter().all(|t| t.len() == 8),
             "{text}"
         );
     }
+    let piped = run(
+        desk.user("/bin/bash")
+            .args(["-c", &format!("set -o pipefail; {CTL} log | true")]),
+        LIMIT,
+    )?;
+    ensure!(piped.code() == 0 && piped.stderr.is_empty(), "{piped:?}");
     let done = run_ctl(desk, &["log", "zzzz"])?;
     ensure!(done.code() == 1, "{done:?}");
     Ok(())

@@ -194,7 +194,7 @@ fn colours_are_for_terminals(desk: &Desk) -> Result<()> {
     );
     let last = plain.stdout.lines().last().unwrap_or_default();
     ensure!(
-        last.starts_with("All ") && last.ends_with(" checks hold."),
+        last.starts_with("All ") && last.ends_with(" checks hold"),
         "{last}"
     );
     let mut terminal = Terminal::open(desk)?;

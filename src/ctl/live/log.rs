@@ -1,19 +1,26 @@
 //! `log`: what a sandbox was blocked from, also after its end.
 
+use std::io::IsTerminal;
+use std::time::SystemTime;
+
 use anyhow::{Result, bail};
 
 use super::super::report::{json, put};
-use super::screen::destination;
-use super::text::{Align, clean, columns, program};
-use super::{ambiguous, directories, matching, only, other};
+use super::moment::local;
+use super::rows::{Widths, how_to_allow};
+use super::text::{clean, program};
+use super::{ambiguous, directories, matching, only, other, watch};
 use crate::live::blocked::kept;
 use crate::live::blocked::view::View;
 use crate::live::protocol::{Answer, Ask};
 
 pub fn run(id: Option<&str>, as_json: bool) -> Result<bool> {
-    let (blocked, ended) = match only(matching(id)?)? {
+    let (blocked, head) = match only(matching(id)?)? {
         Some(mut sandbox) => match sandbox.ask(Ask::Log)? {
-            Answer::Blocked { blocked } => (blocked, None),
+            Answer::Blocked { blocked } => {
+                let named = id.map(|_| sandbox.id.as_ref());
+                (blocked, how_to_allow(named))
+            }
             answer => return Err(other(&answer)),
         },
         None => {
@@ -22,15 +29,15 @@ pub fn run(id: Option<&str>, as_json: bool) -> Result<bool> {
             let head = format!(
                 "{}: {program}, ended {}\n",
                 clean(&kept.run),
-                clean(&kept.ended)
+                local(&kept.ended, SystemTime::now())
             );
-            (kept.blocked, Some(head))
+            (kept.blocked, head + &how_to_allow(None))
         }
     };
     put(&match as_json {
         true => json(&blocked)?,
-        false if blocked.is_empty() => "Nothing was blocked.\n".into(),
-        false => ended.unwrap_or_default() + &table(&blocked),
+        false if blocked.is_empty() => "Nothing was blocked\n".into(),
+        false => head + &table(&blocked),
     })?;
     Ok(true)
 }
@@ -56,29 +63,17 @@ fn ended(id: Option<&str>) -> Result<kept::Run> {
     }
 }
 
+/// As wide as the terminal, where it goes to one.
 fn table(blocked: &[View]) -> String {
-    let head = [
-        "LAST",
-        "COUNT",
-        "DESTINATION",
-        "NAME",
-        "RULE",
-        "TO ALLOW IT",
-    ];
-    let row = |b: &View| {
-        vec![
-            b.last.clone(),
-            b.count.to_string(),
-            destination(b),
-            b.name.clone().unwrap_or_else(|| "-".into()),
-            b.rule.clone(),
-            format!("allow {}", b.entry()),
-        ]
+    let now = SystemTime::now();
+    let times: Vec<String> = blocked.iter().map(|b| local(&b.last, now)).collect();
+    let time = times.iter().map(String::len).max().unwrap_or(0);
+    let width = match std::io::stdout().is_terminal() {
+        true => watch::size().columns.saturating_sub(time + 3),
+        false => usize::MAX,
     };
-    let rows: Vec<Vec<String>> = std::iter::once(head.map(String::from).to_vec())
-        .chain(blocked.iter().map(row))
-        .collect();
-    let mut align = [Align::Left; 6];
-    align[1] = Align::Right;
-    columns(&rows, &align)
+    let widths = Widths::of(blocked);
+    let line =
+        |(at, blocked): (&String, &View)| format!("{at:>time$}  {}\n", widths.line(blocked, width));
+    times.iter().zip(blocked).map(line).collect()
 }

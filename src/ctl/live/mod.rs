@@ -4,7 +4,9 @@ mod change;
 pub mod command;
 mod explain;
 mod log;
+mod moment;
 mod ps;
+mod rows;
 mod save;
 mod screen;
 mod status;
@@ -13,11 +15,14 @@ mod watch;
 
 use std::fmt;
 use std::io::{self, BufRead, BufReader, Read, Write};
+use std::os::fd::AsFd;
 use std::os::unix::net::UnixStream;
 use std::path::PathBuf;
 use std::time::Duration;
 
 use anyhow::{Context, Result, anyhow, bail, ensure};
+use nix::errno::Errno;
+use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use nix::sys::socket::{getsockopt, sockopt::PeerCredentials};
 use nix::unistd::geteuid;
 
@@ -182,6 +187,28 @@ impl Sandbox {
                 self.id
             ),
         }
+    }
+
+    /// Waits for the next answer; `false` where nobody reads standard output any more.
+    pub fn wait(&self) -> Result<bool> {
+        if !self.stream.buffer().is_empty() {
+            return Ok(true);
+        }
+        let stdout = io::stdout();
+        let mut fds = [
+            PollFd::new(self.stream.get_ref().as_fd(), PollFlags::POLLIN),
+            // A pipe without a reader has POLLERR, which needs no asking for (poll(2)).
+            PollFd::new(stdout.as_fd(), PollFlags::empty()),
+        ];
+        loop {
+            match poll(&mut fds, PollTimeout::NONE) {
+                Ok(_) => break,
+                Err(Errno::EINTR) => {}
+                Err(e) => return Err(e).context("poll failed"),
+            }
+        }
+        let unread = PollFlags::POLLERR | PollFlags::POLLHUP;
+        Ok(!fds[1].revents().is_some_and(|got| got.intersects(unread)))
     }
 
     /// Which sandbox it is; `None` where its supervisor does not say so at once.

@@ -3,7 +3,7 @@
 use std::collections::{HashMap, VecDeque};
 use std::net::IpAddr;
 
-use super::text::clean;
+use super::rows::Widths;
 use crate::live::blocked::view::View;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -18,62 +18,101 @@ const MOST: usize = 500;
 type Key = (IpAddr, String, Option<u16>);
 
 pub struct Screen {
-    /// The sandbox to name in commands, where there are several.
-    named: Option<String>,
-    coloured: bool,
+    /// Above the lines, with its line ends.
+    head: String,
     /// The last lines, the newest at the end, with which line of all it is.
     lines: VecDeque<View>,
     /// Of the first of `lines`.
     first: usize,
     places: HashMap<Key, usize>,
+    widths: Widths,
     size: Option<Size>,
 }
 
 impl Screen {
-    pub fn new(named: Option<String>, coloured: bool) -> Self {
+    /// `head` is on the screen already.
+    pub fn new(head: String) -> Self {
         Self {
-            named,
-            coloured,
+            head,
             lines: VecDeque::new(),
             first: 0,
             places: HashMap::new(),
+            widths: Widths::default(),
             size: None,
         }
     }
 
     /// What to write, with the cursor at the begin of the line below all others, where it is again afterwards.
     pub fn update(&mut self, blocked: Vec<View>, size: Size) -> String {
-        let mut out = String::new();
-        if self.size.replace(size).is_some_and(|before| before != size) {
-            // Lines may have been wrapped: where they are now is not known.
-            out += "\x1b[2J\x1b[H";
-            let shown = self.lines.len().saturating_sub(size.rows.saturating_sub(1));
-            let lines = self.lines.iter().skip(shown);
-            out.extend(lines.map(|b| self.drawn(b, size) + "\r\n"));
+        let resized = self.size.replace(size).is_some_and(|before| before != size);
+        let rows = size.rows.saturating_sub(1);
+        let (shown, high) = self.shown(size, rows);
+        let before = self.widths;
+        if resized {
+            self.widths = Widths::default();
+            self.lines.iter().for_each(|b| self.widths.grow(b));
         }
+        blocked.iter().for_each(|b| self.widths.grow(b));
+        // One that is wrapped has no place of its own.
+        if !resized && self.widths == before && high == shown {
+            return blocked.into_iter().map(|b| self.put(b, size)).collect();
+        }
+        let (mut out, shown) = match resized {
+            // Lines may have been wrapped anew: where they are now is not known.
+            true => {
+                let head = self.head.lines().count();
+                let shown = self.shown(size, rows.saturating_sub(head)).0;
+                let head = self.head.replace('\n', "\r\n");
+                (format!("\x1b[2J\x1b[H{head}"), shown)
+            }
+            false if high == 0 => (String::new(), 0),
+            false => (format!("\x1b[{high}A\r\x1b[J"), shown),
+        };
+        let begin = self.first + self.lines.len() - shown;
         for blocked in blocked {
-            let next = self.first + self.lines.len();
-            let key = (blocked.dest, blocked.proto.clone(), blocked.port);
-            let up = self.places.get(&key).map(|place| next - place);
-            match up.filter(|up| *up < size.rows) {
-                Some(up) => {
-                    let line = self.drawn(&blocked, size);
-                    out += &format!("\x1b[{up}A\r\x1b[2K{line}\r\x1b[{up}B");
-                    let at = self.lines.len() - up;
-                    self.lines[at] = blocked;
-                }
-                // New, or scrolled away: its line is at the end from now on.
-                None => {
-                    out += &(self.drawn(&blocked, size) + "\r\n");
-                    self.places.insert(key, next);
-                    self.lines.push_back(blocked);
-                }
+            self.put(blocked, size);
+        }
+        let lines = self.lines.iter().skip(begin.saturating_sub(self.first));
+        out.extend(lines.map(|b| self.drawn(b, size) + "\r\n"));
+        out
+    }
+
+    /// Notes one, and gives what to write for it alone.
+    fn put(&mut self, blocked: View, size: Size) -> String {
+        let next = self.first + self.lines.len();
+        let key = (blocked.dest, blocked.proto.clone(), blocked.port);
+        let up = self.places.get(&key).map(|place| next - place);
+        let line = self.drawn(&blocked, size);
+        match up.filter(|up| *up < size.rows) {
+            Some(up) => {
+                let at = self.lines.len() - up;
+                self.lines[at] = blocked;
+                format!("\x1b[{up}A\r\x1b[2K{line}\r\x1b[{up}B")
             }
-            while self.lines.len() > MOST {
-                self.forget_first();
+            // New, or scrolled away: its line is at the end from now on.
+            None => {
+                self.places.insert(key, next);
+                self.lines.push_back(blocked);
+                while self.lines.len() > MOST {
+                    self.forget_first();
+                }
+                line + "\r\n"
             }
         }
-        out
+    }
+
+    /// How many of the last lines are in so many rows of the screen, and how many of these they take.
+    fn shown(&self, size: Size, rows: usize) -> (usize, usize) {
+        let (mut shown, mut high) = (0, 0);
+        for blocked in self.lines.iter().rev() {
+            let wide = self.drawn(blocked, size).chars().count();
+            let more = wide.div_ceil(size.columns.max(1)).max(1);
+            if high + more > rows {
+                break;
+            }
+            (shown, high) = (shown + 1, high + more);
+        }
+        (shown, high)
     }
 
     fn forget_first(&mut self) {
@@ -89,56 +128,13 @@ impl Screen {
 
     fn drawn(&self, blocked: &View, size: Size) -> String {
         // The last column stays free: some terminals wrap as soon as it is written.
-        let line = line(
-            blocked,
-            self.named.as_deref(),
-            size.columns.saturating_sub(1),
-        );
-        match (
-            self.coloured,
-            line.find("claude-isolatedctl").or(line.rfind("allow ")),
-        ) {
-            (true, Some(at)) => format!("{}\x1b[2m{}\x1b[0m", &line[..at], &line[at..]),
-            _ => line,
-        }
-    }
-}
-
-/// `COUNT  DEST  RULE  COMMAND`, at most `width` characters: where it is too long the command loses its program, then its
-/// end.
-pub fn line(blocked: &View, named: Option<&str>, width: usize) -> String {
-    let mut dest = destination(blocked);
-    if let Some(name) = &blocked.name {
-        dest += &format!(" {}", clean(name));
-    }
-    let rule = clean(&blocked.rule);
-    let id = named.map_or(String::new(), |id| format!(" --id {id}"));
-    let head = format!("{:>5}  {dest:20}  {rule:8}  ", blocked.count);
-    let command = format!("allow {}{id}", blocked.entry());
-    let whole = format!("{head}claude-isolatedctl {command}");
-    if whole.chars().count() <= width {
-        return whole;
-    }
-    let short = format!("{head}{command}");
-    if short.chars().count() <= width {
-        return short;
-    }
-    let kept: String = short.chars().take(width.saturating_sub(1)).collect();
-    kept + "…"
-}
-
-/// `10.0.0.1:80/tcp`, `[fd00::1]:53/udp`, `10.0.0.1/icmp`.
-pub fn destination(blocked: &View) -> String {
-    let proto = clean(&blocked.proto);
-    match (blocked.dest, blocked.port) {
-        (IpAddr::V4(dest), Some(port)) => format!("{dest}:{port}/{proto}"),
-        (IpAddr::V6(dest), Some(port)) => format!("[{dest}]:{port}/{proto}"),
-        (dest, None) => format!("{dest}/{proto}"),
+        self.widths.line(blocked, size.columns.saturating_sub(1))
     }
 }
 
 #[cfg(test)]
 mod tests {
+    use super::super::rows::tests::blocked;
     use super::*;
 
     const SIZE: Size = Size {
@@ -146,82 +142,46 @@ mod tests {
         columns: 80,
     };
 
-    fn blocked(dest: &str, count: u64) -> View {
-        View {
-            dest: dest.parse().unwrap(),
-            proto: "tcp".into(),
-            port: Some(80),
-            rule: "attached".into(),
-            name: None,
-            count,
-            first: "2026-01-01T00:00:00.000Z".into(),
-            last: "2026-01-01T00:00:00.000Z".into(),
-        }
-    }
-
     #[test]
-    fn lines_fit() {
-        let mut printer = blocked("10.10.10.20", 3);
-        let whole =
-            "    3  10.10.10.20:80/tcp    attached  claude-isolatedctl allow 10.10.10.20:80";
-        assert_eq!(line(&printer, None, 79), whole);
+    fn lines_move_together() {
+        let mut screen = Screen::new("head\n".into());
+        screen.update(vec![blocked("10.0.0.1", 1), blocked("10.0.0.2", 1)], SIZE);
+        let wide = screen.update(vec![blocked("fd43:8dc9:a524::10", 1)], SIZE);
         assert_eq!(
-            line(&printer, Some("abcdef"), 79),
-            "    3  10.10.10.20:80/tcp    attached  allow 10.10.10.20:80 --id abcdef"
+            wide,
+            "\x1b[2A\r\x1b[J    1  10.0.0.1:80/tcp              attached\r\n    \
+             1  10.0.0.2:80/tcp              attached\r\n    1  [fd43:8dc9:a524::10]:80/tcp  attached\r\n"
         );
+        // Its width stays.
+        let next = screen.update(vec![blocked("10.0.0.2", 2)], SIZE);
         assert_eq!(
-            line(&printer, None, 40),
-            "    3  10.10.10.20:80/tcp    attached  …"
-        );
-        printer.name = Some("printer.lan\x1b[2J".into());
-        assert_eq!(
-            line(&printer, None, usize::MAX),
-            "    3  10.10.10.20:80/tcp printer.lan?[2J  attached  claude-isolatedctl allow 10.10.10.20:80"
+            next,
+            "\x1b[2A\r\x1b[2K    2  10.0.0.2:80/tcp              attached\r\x1b[2B"
         );
     }
 
     #[test]
-    fn the_command_allows_what_was_blocked_and_little_more() {
-        let of = |proto: &str, port, dest: &str| {
-            let blocked = View {
-                proto: proto.into(),
-                port,
-                ..blocked(dest, 1)
-            };
-            (destination(&blocked), blocked.entry())
+    fn what_is_wrapped_is_drawn_whole() {
+        let narrow = Size {
+            rows: 10,
+            columns: 20,
         };
-        for (proto, port, dest, shown, allow) in [
-            (
-                "udp",
-                Some(53),
-                "fd00::1",
-                "[fd00::1]:53/udp",
-                "[fd00::1]:53/udp",
-            ),
-            (
-                "udp",
-                Some(53),
-                "10.0.0.1",
-                "10.0.0.1:53/udp",
-                "10.0.0.1:53/udp",
-            ),
-            (
-                "tcp",
-                Some(22),
-                "fd00::1",
-                "[fd00::1]:22/tcp",
-                "[fd00::1]:22",
-            ),
-            ("icmp", None, "10.0.0.1", "10.0.0.1/icmp", "10.0.0.1"),
-        ] {
-            assert_eq!(of(proto, port, dest), (shown.into(), allow.into()));
-            allow.parse::<crate::dest::Destination>().unwrap();
-        }
+        let mut screen = Screen::new(String::new());
+        let first = vec![blocked("fd43:8dc9:a524::10", 1), blocked("10.0.0.1", 1)];
+        assert_eq!(
+            screen.update(first, narrow),
+            "    1  [fd43:8dc9:a524::10]:80/tcp\r\n    1  10.0.0.1:80/tcp\r\n"
+        );
+        // The first takes two rows, the second has 22 characters and does, too.
+        assert_eq!(
+            screen.update(vec![blocked("10.0.0.1", 2)], narrow),
+            "\x1b[4A\r\x1b[J    1  [fd43:8dc9:a524::10]:80/tcp\r\n    2  10.0.0.1:80/tcp\r\n"
+        );
     }
 
     #[test]
     fn only_what_has_changed_is_drawn() {
-        let mut screen = Screen::new(None, false);
+        let mut screen = Screen::new("head\n".into());
         let first = screen.update(vec![blocked("10.0.0.1", 1), blocked("10.0.0.2", 1)], SIZE);
         assert_eq!(first.matches("\r\n").count(), 2);
         assert!(!first.contains('\x1b'));
@@ -242,7 +202,7 @@ mod tests {
 
     #[test]
     fn another_size_draws_what_fits_anew() {
-        let mut screen = Screen::new(None, false);
+        let mut screen = Screen::new("head\n".into());
         let all: Vec<View> = (1..=9)
             .map(|n| blocked(&format!("10.0.0.{n}"), 1))
             .collect();
@@ -252,14 +212,20 @@ mod tests {
             ..SIZE
         };
         let out = screen.update(vec![blocked("10.0.0.9", 2)], wide);
-        assert!(out.starts_with("\x1b[2J\x1b[H"), "{out:?}");
+        assert!(
+            out.starts_with("\x1b[2J\x1b[Hhead\r\n    1  10.0.0.8"),
+            "{out:?}"
+        );
+        assert!(
+            out.ends_with("    2  10.0.0.9:80/tcp       attached\r\n"),
+            "{out:?}"
+        );
         assert_eq!(out.matches("\r\n").count(), 3);
-        assert!(out.contains("\x1b[1A\r\x1b[2K    2  10.0.0.9"));
     }
 
     #[test]
     fn memory_is_bounded() {
-        let mut screen = Screen::new(None, false);
+        let mut screen = Screen::new("head\n".into());
         for n in 0..2 * MOST as u32 {
             let address = std::net::Ipv4Addr::from(n).to_string();
             screen.update(vec![blocked(&address, 1)], SIZE);
