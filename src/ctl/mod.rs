@@ -43,9 +43,15 @@ pub fn main() -> ExitCode {
     }
     let matches = match command().try_get_matches_from(args) {
         Ok(matches) => matches,
+        Err(e) if e.use_stderr() => {
+            let text = e.to_string();
+            let text = text.strip_prefix("error: ").unwrap_or(&text);
+            let _ = write!(std::io::stderr(), "claude-isolatedctl: {text}");
+            return ExitCode::from(EXIT_USAGE);
+        }
         Err(e) => {
             let _ = e.print();
-            return ExitCode::from(if e.use_stderr() { EXIT_USAGE } else { 0 });
+            return ExitCode::SUCCESS;
         }
     };
     finish(match matches.subcommand() {

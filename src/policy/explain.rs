@@ -132,7 +132,7 @@ impl Explained {
             _ => "dropped",
         };
         format!(
-            "{shown} is {verdict} by rule `{}`: {}.",
+            "{shown} is {verdict} by rule `{}`: {}",
             self.rule, self.because
         )
     }

@@ -130,7 +130,7 @@ fn names_are_allowed_and_denied(desk: &Desk) -> Result<()> {
         "{done:?}"
     );
     let explained = run_ctl(desk, &["explain", "tv.lan:80"])?.ok()?;
-    let meant = "10.10.10.55:80/tcp (tv.lan) is dropped by rule `deny tcp 80`: deny entry tv.lan:80/tcp resolves to it.\n";
+    let meant = "10.10.10.55:80/tcp (tv.lan) is dropped by rule `deny tcp 80`: deny entry tv.lan:80/tcp resolves to it\n";
     ensure!(explained == meant, "{explained}");
     sandbox.stop()?;
     Ok(())

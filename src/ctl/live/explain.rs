@@ -19,7 +19,7 @@ use crate::stage::prepare::{self, Surroundings};
 
 /// How long a name may take to resolve.
 const NAMES: Duration = Duration::from_secs(5);
-const HERE: &str = "No sandbox is running: this is what one started here would do.\n";
+const HERE: &str = "No sandbox is running: this is what one started here would do\n";
 
 pub fn run(question: &Question, id: Option<&str>, json: bool) -> Result<bool> {
     let addresses = addresses(question)?;

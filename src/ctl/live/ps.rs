@@ -34,7 +34,7 @@ pub fn run(json: bool) -> Result<bool> {
     let rows = rows(all()?)?;
     put(&match json {
         true => super::super::report::json(&rows.iter().map(value).collect::<Vec<_>>())?,
-        false if rows.is_empty() => "No sandbox is running.\n".into(),
+        false if rows.is_empty() => "No sandbox is running\n".into(),
         false => table(&rows, super::super::report::coloured()),
     })?;
     Ok(true)

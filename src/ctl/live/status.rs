@@ -48,7 +48,7 @@ fn text(status: &Status) -> String {
     }
     if let (Some(accepted), Some(blocked)) = (run.accepted, run.blocked) {
         let (accepted, blocked) = (text::count(accepted), text::count(blocked));
-        out += &format!("Packets that it sent: {accepted} accepted, {blocked} blocked.\n");
+        out += &format!("Packets that it sent: {accepted} accepted, {blocked} blocked\n");
     }
     let rules = status.rules.iter().map(|counted| {
         let rule = &counted.rule;
@@ -171,7 +171,7 @@ mod tests {
         assert_eq!(
             text(&status),
             "abcdef: claude in /srv/robot, for 1 h 5 min, policy home-lan\n\
-             Packets that it sent: 12 (3.0 kB) accepted, 3 (180 B) blocked.\n\
+             Packets that it sent: 12 (3.0 kB) accepted, 3 (180 B) blocked\n\
              \n\
              Rules, first match wins (packets and bytes sent):\n  \
                1  allow     accept  12  3.0 kB  10.0.0.1\n  \

@@ -55,59 +55,59 @@ fn each_rule_says_where_its_networks_came_from() {
     for (question, sentence) in [
         (
             "10.10.10.55:80",
-            "is dropped by rule `attached`: 10.10.10.0/24 is attached to eth0 (route, table 254).",
+            "is dropped by rule `attached`: 10.10.10.0/24 is attached to eth0 (route, table 254)",
         ),
         (
             "10.10.11.1/icmp",
-            "is dropped by rule `attached`: 10.10.0.0/16 is attached to eth0 (route, table 254).",
+            "is dropped by rule `attached`: 10.10.0.0/16 is attached to eth0 (route, table 254)",
         ),
         (
             "[2001:db8:1:ff::1]:80",
-            "is dropped by rule `prefix`: 2001:db8:1::/56 is the site around 2001:db8:1:1::/64 on eth0 (route, table 254).",
+            "is dropped by rule `prefix`: 2001:db8:1::/56 is the site around 2001:db8:1:1::/64 on eth0 (route, table 254)",
         ),
         (
             "198.51.100.9",
-            "is dropped by rule `home`: 198.51.100.0/24 is a home network of the configuration.",
+            "is dropped by rule `home`: 198.51.100.0/24 is a home network of the configuration",
         ),
         (
             "192.168.3.4:22",
-            "is dropped by rule `private`: ruleset home-lan lists 192.168.0.0/16.",
+            "is dropped by rule `private`: ruleset home-lan lists 192.168.0.0/16",
         ),
         (
             "64:ff9b::10.10.10.55",
-            "is dropped by rule `attached`: the address stands for an IPv4 address, and 10.10.10.0/24 is attached to eth0 (route, table 254).",
+            "is dropped by rule `attached`: the address stands for an IPv4 address, and 10.10.10.0/24 is attached to eth0 (route, table 254)",
         ),
         (
             "10.10.10.10:445/tcp",
-            "is accepted by rule `allow tcp 445`: allow entry nas.lan:445/tcp resolves to it.",
+            "is accepted by rule `allow tcp 445`: allow entry nas.lan:445/tcp resolves to it",
         ),
         (
             "10.10.10.20/icmp",
-            "is accepted by rule `allow`: allow entry 10.10.10.20.",
+            "is accepted by rule `allow`: allow entry 10.10.10.20",
         ),
         (
             "10.10.10.10",
-            "is dropped by rule `attached`: 10.10.10.0/24 is attached to eth0 (route, table 254); tcp 445, udp 53 is accepted.",
+            "is dropped by rule `attached`: 10.10.10.0/24 is attached to eth0 (route, table 254); tcp 445, udp 53 is accepted",
         ),
         (
             "8.8.8.8:53/udp",
-            "is accepted by rule `internet`: no rule before it blocks the address, and ruleset home-lan lets through what is left.",
+            "is accepted by rule `internet`: no rule before it blocks the address, and ruleset home-lan lets through what is left",
         ),
         (
             "203.0.113.9:25",
-            "is dropped by rule `deny tcp 25`: deny entry 203.0.113.0/24:25/tcp.",
+            "is dropped by rule `deny tcp 25`: deny entry 203.0.113.0/24:25/tcp",
         ),
         (
             "203.0.113.9",
-            "is accepted by rule `internet`: no rule before it blocks the address, and ruleset home-lan lets through what is left; tcp 25 is blocked.",
+            "is accepted by rule `internet`: no rule before it blocks the address, and ruleset home-lan lets through what is left; tcp 25 is blocked",
         ),
         (
             "127.0.0.1:80",
-            "is accepted by rule `loopback`: the address is the sandbox's own, and no service of the host is behind it.",
+            "is accepted by rule `loopback`: the address is the sandbox's own, and no service of the host is behind it",
         ),
         (
             "10.10.10.50:22",
-            "is accepted by rule `loopback`: the address is the sandbox's own, and no service of the host is behind it.",
+            "is accepted by rule `loopback`: the address is the sandbox's own, and no service of the host is behind it",
         ),
     ] {
         assert_eq!(
@@ -165,6 +165,6 @@ fn what_a_ruleset_accepts() {
     };
     assert_eq!(
         lateral.ask("10.10.10.1:80").sentence("it"),
-        "it is accepted by rule `gateway`: it is the host's gateway."
+        "it is accepted by rule `gateway`: it is the host's gateway"
     );
 }
