@@ -121,7 +121,12 @@ pub struct Log {
     pub file: Option<PathBuf>,
     /// Nothing at the end of a run.
     pub quiet: bool,
+    /// Nothing at all: what a check of the sandbox tries is nothing that the user has run.
+    pub forget: bool,
 }
+
+/// The first argument with which claude-isolatedctl is the program inside that tries what must not be possible.
+pub const BATTERY_FLAG: &str = "--__battery";
 
 /// Merges the defaults, the configuration files, the environment and `args`, the arguments after the program's own name;
 /// later ones win, lists add up. Relative paths of `args` are relative to `cwd`.
@@ -180,6 +185,8 @@ pub fn resolve(args: Vec<OsString>, env: &Environment, cwd: &Path) -> Result<Req
             None
         }
     };
+    let battery = options.args.first().is_some_and(|arg| arg == BATTERY_FLAG);
+    config.log.forget = options.exec.is_some() && battery;
     if config.nested {
         warnings.push(
             "nested = true: programs in the sandbox can create user namespaces and mount in them"

@@ -203,6 +203,7 @@ fn later_files_win_and_lists_add_up() {
         log: Log {
             file: Some(place.env.home.join("log")),
             quiet: true,
+            forget: false,
         },
         files: vec![place.env.system_config.clone()],
         warnings: vec![],

@@ -35,6 +35,7 @@ pub fn read(options: &[OsString], program: &Path, desk: Desk) -> Result<Facts> {
             bail!("--help and --version start no sandbox: leave them out after --")
         }
     };
+    let without_firewall = launch.firewall.is_none();
     // Without a firewall the default one is what is missing.
     let firewall = launch.firewall.unwrap_or(Firewall {
         policy: PolicyName::Named("home-lan".into()),
@@ -90,6 +91,7 @@ pub fn read(options: &[OsString], program: &Path, desk: Desk) -> Result<Facts> {
         hidden: vec![directories.runtime, directories.state],
         sockets,
         listen: TcpListener::bind("127.0.0.1:0")?.local_addr()?.port(),
+        without_firewall,
         auto: firewall.ports.publish.contains(&Publish::Auto),
         desk,
         targets: destinations::targets(&policy, &network, &inputs.attached),

@@ -24,6 +24,7 @@ use clap::{Arg, ArgAction, ArgMatches, Command, value_parser};
 use nix::errno::Errno;
 use nix::libc;
 
+use crate::launch::BATTERY_FLAG;
 use crate::netlink::{Builder, NLM_F_REQUEST, Netlink, messages};
 
 /// A check failed, or could not be made.
@@ -31,13 +32,12 @@ pub const EXIT_FAILED: u8 = 1;
 /// The command line cannot be understood, or could mean several sandboxes.
 pub const EXIT_USAGE: u8 = 2;
 
-/// The first argument with which this executable is the program inside the sandbox; what it is to know follows as JSON.
-pub const BATTERY_FLAG: &str = "--__battery";
 /// Prints what the battery would be given, and runs nothing.
 const FACTS_FLAG: &str = "__facts";
 
 pub fn main() -> ExitCode {
     let args: Vec<OsString> = std::env::args_os().collect();
+    // This executable is the program inside the sandbox; what it is to know follows as JSON.
     if args.get(1).is_some_and(|arg| arg == BATTERY_FLAG) {
         return finish(battery::main(&args[2..]));
     }

@@ -58,7 +58,7 @@ impl Report {
         Self { checks, failed }
     }
 
-    /// One aligned line for each check, then how many failed.
+    /// One aligned line for each check, then how many failed, and these once more: they may have scrolled away.
     pub fn text(&self, coloured: bool) -> String {
         let rows = self.checks.iter().map(|check| {
             let mark = if check.ok { Mark::Ok } else { Mark::Failed };
@@ -71,10 +71,14 @@ impl Report {
             (mark, columns)
         });
         let mut text = table(&rows.collect::<Vec<_>>(), coloured);
+        let lines: Vec<&str> = text.lines().collect();
+        let failed = lines.iter().zip(&self.checks).filter(|(_, c)| !c.ok);
+        let failed: String = failed.map(|(line, _)| format!("{line}\n")).collect();
         text += &match self.failed {
             0 => format!("All {} checks hold\n", self.checks.len()),
             failed => format!("{failed} of {} checks failed\n", self.checks.len()),
         };
+        text += &failed;
         text
     }
 }
@@ -175,7 +179,8 @@ mod tests {
             report.text(false),
             "ok      write to /usr  got EROFS   should EROFS\n\
              FAILED  ptrace         got  [2Jok  should EPERM\n\
-             1 of 2 checks failed\n"
+             1 of 2 checks failed\n\
+             FAILED  ptrace         got  [2Jok  should EPERM\n"
         );
         let coloured = report.text(true);
         assert!(coloured.contains("\x1b[32mok    \x1b[0m"), "{coloured:?}");

@@ -10,16 +10,19 @@ use std::time::Duration;
 
 use anyhow::{Context, Result, bail};
 
-use super::BATTERY_FLAG;
 use super::facts;
 use super::report::{Check, Report, coloured, json, put};
 use super::services::{Caller, Services};
+use crate::launch::BATTERY_FLAG;
 use crate::sandbox::programs;
 use crate::stage::prepare;
 
 const PROGRAM: &str = "claude-isolated";
 /// A start and the whole battery; names may be slow.
 const LIMIT: Duration = Duration::from_secs(120);
+
+const WITHOUT_FIREWALL: &str = "Without a firewall the sandbox has the host's whole network: its loopback services, its \
+    ports and the home network are reached, and the checks of these fail\n";
 
 pub struct Asked {
     pub json: bool,
@@ -46,6 +49,9 @@ pub fn run(asked: &Asked) -> Result<bool> {
     let mut sandbox = Command::new(&program);
     sandbox.args(&asked.options).arg("-x").arg(&own);
     sandbox.args([BATTERY_FLAG, &text]);
+    if facts.without_firewall && !asked.json {
+        put(WITHOUT_FIREWALL)?;
+    }
     let caller = Caller::start(facts.listen, facts.auto)?;
     let mut checks = battery(&mut sandbox)?;
     checks.extend(caller.end());

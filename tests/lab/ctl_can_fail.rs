@@ -11,6 +11,7 @@ use std::process::Command;
 use anyhow::{Context, Result, ensure};
 use serde_json::Value;
 
+use crate::control::TV;
 use crate::ctl_verify::{LIMIT, checks, furnish, verify};
 use crate::harness::mounts::CTL;
 use crate::harness::{Desk, ONCE, Scenario, run, scenario};
@@ -44,6 +45,9 @@ fn every_check_can_fail(desk: &Desk) -> Result<()> {
     let agent = desk.home.join("agent.sock");
     let _listener = UnixListener::bind(&agent)?;
     fs::set_permissions(&agent, fs::Permissions::from_mode(0o666))?;
+    // Something that is kept of a run before, for the sandbox not to see.
+    desk.reach(&[], &[TV.to_owned()])?
+        .all("tv is blocked", |_, a| !a.is_open())?;
     let mut all = BTreeSet::new();
     for config in ["[sandbox]\nnested = true", ""] {
         desk.config(config)?;

@@ -12,6 +12,7 @@ use serde_json::Value;
 use crate::harness::command::Done;
 use crate::harness::mounts::{CTL, PROGRAM};
 use crate::harness::pty::Terminal;
+use crate::harness::running::run_ctl;
 use crate::harness::{Desk, EVERYONE, ONCE, Scenario, network, run, scenario};
 
 pub const ALL: &[Scenario] = &[
@@ -163,6 +164,25 @@ fn programs_in_the_workspace_are_kept(desk: &Desk) -> Result<()> {
 }
 
 fn a_sandbox_that_does_not_start_is_a_failure(desk: &Desk) -> Result<()> {
+    // Nothing of what the battery was blocked from is left for `log`.
+    let whole = verify(desk, &[])?;
+    ensure!(whole.code() == 0 && whole.stderr.is_empty(), "{whole:?}");
+    let log = run_ctl(desk, &["log"])?;
+    ensure!(
+        log.code() == 1 && log.stderr.contains("nothing is kept"),
+        "{log:?}"
+    );
+    let open = verify(desk, &["--", "-F"])?;
+    let (first, rest) = open.stdout.split_once('\n').context("no line")?;
+    ensure!(first.starts_with("Without a firewall"), "{open:?}");
+    let (_, again) = rest
+        .split_once(" checks failed\n")
+        .with_context(|| format!("{open:?}"))?;
+    let failed = |text: &str| text.lines().filter(|l| l.starts_with("FAILED")).count();
+    ensure!(
+        failed(again) == again.lines().count() && 2 * failed(again) == failed(rest),
+        "{open:?}"
+    );
     // A pasta that ends at once, and says why.
     let tools = desk.home.join("tools");
     fs::create_dir_all(&tools)?;

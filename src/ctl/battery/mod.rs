@@ -48,6 +48,9 @@ pub struct Facts {
     /// Whether the sandbox's ports are meant to be at the host's loopback (`publish = "auto"`).
     #[serde(default)]
     pub auto: bool,
+    /// Whether the launch has none, so that much of this cannot hold.
+    #[serde(default)]
+    pub without_firewall: bool,
     pub desk: Desk,
     pub targets: Vec<Target>,
     /// Whether the host has a route to the internet, by family.

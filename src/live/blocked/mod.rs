@@ -35,8 +35,8 @@ pub struct Settings {
     /// Nothing is said at the end.
     pub quiet: bool,
     pub file: Option<LogFile>,
-    /// The directory in which the list stays after the end.
-    pub state: PathBuf,
+    /// The directory in which the list stays after the end, where it does.
+    pub state: Option<PathBuf>,
     pub uid: Uid,
 }
 
@@ -161,9 +161,9 @@ impl Log {
         let Some(line) = last_line(self.ring.destinations(), run) else {
             return;
         };
-        if let Some(run) = run {
+        if let (Some(run), Some(state)) = (run, &self.settings.state) {
             let run = Run::new(run, &self.settings.program, self.began, &self.ring);
-            told(kept::keep(&self.settings.state, self.settings.uid, &run));
+            told(kept::keep(state, self.settings.uid, &run));
         }
         if !self.settings.quiet {
             say(&line);

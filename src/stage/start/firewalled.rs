@@ -241,12 +241,13 @@ impl Running {
 /// What is done with the list of blocked destinations. `Err` where its file cannot be written.
 fn log_settings(prepared: &Prepared, around: &Surroundings) -> Result<blocked::Settings> {
     let uid = getuid();
-    let file = prepared.log.file.as_deref();
+    let log = &prepared.log;
+    let file = log.file.as_deref().filter(|_| !log.forget);
     Ok(blocked::Settings {
         program: prepared.program.to_string_lossy().into_owned(),
-        quiet: prepared.log.quiet,
+        quiet: log.quiet || log.forget,
         file: file.map(|file| LogFile::open(file, uid)).transpose()?,
-        state: around.directories.state.clone(),
+        state: (!log.forget).then(|| around.directories.state.clone()),
         uid,
     })
 }
