@@ -54,6 +54,21 @@ pub fn deny(inputs: &mut Inputs, entry: Allowed) -> Effect {
     }
 }
 
+/// Which lists an entry was taken out of.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Forgotten {
+    pub allowed: bool,
+    pub denied: bool,
+}
+
+/// Takes an entry out of both lists.
+pub fn forget(inputs: &mut Inputs, entry: &Destination) -> Forgotten {
+    Forgotten {
+        allowed: take(&mut inputs.allowed, entry).is_some(),
+        denied: take(&mut inputs.denied, entry).is_some(),
+    }
+}
+
 /// Whether it was not there; its addresses are those given in either case.
 fn put(list: &mut Vec<Allowed>, entry: Allowed) -> bool {
     match list.iter_mut().find(|known| known.entry == entry.entry) {
@@ -226,6 +241,21 @@ mod tests {
         end(&mut inputs, over);
         assert_eq!(written(&inputs.allowed), ["10.0.0.3"]);
         assert_eq!(written(&inputs.denied), ["10.0.0.1"]);
+    }
+
+    #[test]
+    fn what_is_forgotten_is_in_no_list() {
+        let mut inputs = inputs();
+        allow(&mut inputs, net("10.0.0.1"));
+        deny(&mut inputs, net("10.0.0.1:22"));
+        let mut gone = |text: &str| {
+            let gone = forget(&mut inputs, &text.parse().unwrap());
+            (gone.allowed, gone.denied)
+        };
+        assert_eq!(gone("10.0.0.1"), (true, false));
+        assert_eq!(gone("10.0.0.1:22"), (false, true));
+        assert_eq!(gone("10.0.0.1:22"), (false, false));
+        assert!(inputs.allowed.is_empty() && inputs.denied.is_empty());
     }
 
     #[test]

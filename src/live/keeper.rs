@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, Error, Result};
 
-use super::entries::{self, Effect, Timed};
+use super::entries::{self, Effect, Forgotten, Timed};
 use crate::dest::{Allowed, Destination};
 use crate::host::Attached;
 use crate::netlink::Netlink;
@@ -195,6 +195,14 @@ impl Keeper {
             effect,
             outcome,
         }))
+    }
+
+    /// Takes an entry out of what is allowed and what is denied: the policy alone decides again.
+    pub fn forget(&mut self, entry: &Destination, now: Instant) -> Result<(Forgotten, Outcome)> {
+        let before = self.inputs.clone();
+        entries::take_timed(&mut self.timed, entry);
+        let forgotten = entries::forget(&mut self.inputs, entry);
+        Ok((forgotten, self.changed(&before, now)?))
     }
 
     /// What the host is like now, or why that is not known.

@@ -28,6 +28,7 @@ use crate::dns::resolv::Resolv;
 use crate::host::names::{LookUps, name};
 use crate::host::{Network, attached::attached};
 use crate::policy::ruleset::Dns;
+use entries::Forgotten;
 use host::Watch;
 pub use keeper::{Changed, Host, Keeper, Outcome};
 use learnt::{Learning, Learnt};
@@ -108,6 +109,13 @@ impl Live {
     /// Denies a destination; the answer comes as that of [`Live::allow`].
     pub fn deny(&mut self, entry: Destination, now: Instant) -> Result<Ticket> {
         self.wish(Wish::Deny, entry, now)
+    }
+
+    /// Takes a destination out of what is allowed and what is denied.
+    pub fn forget(&mut self, entry: &Destination, now: Instant) -> Result<(Forgotten, Outcome)> {
+        let done = self.keeper.forget(entry, now)?;
+        self.learnt.entries_changed(&mut self.keeper, now)?;
+        Ok(done)
     }
 
     fn wish(&mut self, wish: Wish, entry: Destination, now: Instant) -> Result<Ticket> {

@@ -49,6 +49,10 @@ pub enum Ask {
     Deny {
         dest: String,
     },
+    /// DEST is taken out of what is allowed and what is denied.
+    Forget {
+        dest: String,
+    },
     /// What was blocked so far.
     Log,
     /// The same, and then whatever is blocked, as it happens.

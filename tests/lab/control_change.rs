@@ -88,6 +88,26 @@ fn allow_opens_and_deny_cuts_at_once(desk: &Desk) -> Result<()> {
     ensure!(!sandbox.reaches("tcp/203.0.113.10/80")? && sandbox.reaches("udp/203.0.113.10/9999")?);
     run_ctl(desk, &["allow", "203.0.113.10:80"])?.ok()?;
     ensure!(sandbox.reaches("tcp/203.0.113.10/80")?);
+    // And be left to the policy again, as what was allowed is.
+    run_ctl(desk, &["deny", "203.0.113.10:80"])?.ok()?;
+    let said = run_ctl(desk, &["forget", "203.0.113.10:80"])?.ok()?;
+    ensure!(
+        said == "203.0.113.10:80/tcp is no longer denied\n",
+        "{said}"
+    );
+    run_ctl(desk, &["allow", "10.10.10.55", "--for", "1h"])?.ok()?;
+    ensure!(sandbox.reaches("tcp/203.0.113.10/80")? && sandbox.reaches(TV)?);
+    let said = run_ctl(desk, &["forget", "10.10.10.55"])?.ok()?;
+    ensure!(
+        said == "10.10.10.55 is no longer in the allowlist\n",
+        "{said}"
+    );
+    ensure!(!sandbox.reaches(TV)?);
+    let said = run_ctl(desk, &["forget", "10.10.10.55"])?.ok()?;
+    ensure!(
+        said == "10.10.10.55 was neither allowed nor denied\n",
+        "{said}"
+    );
     sandbox.stop()?;
     Ok(())
 }

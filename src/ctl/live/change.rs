@@ -1,4 +1,4 @@
-//! `allow`, `deny`, `publish`, `host-port`: what changes a sandbox while it runs.
+//! `allow`, `deny`, `forget`, `publish`, `host-port`: what changes a sandbox while it runs.
 
 use std::fmt::Display;
 use std::str::FromStr;
@@ -37,6 +37,14 @@ pub fn deny(dest: &Destination, place: Where) -> Result<bool> {
     change(ask, List::Deny, dest, place)
 }
 
+/// In the running sandbox alone.
+pub fn forget(dest: &Destination, id: Option<&str>) -> Result<bool> {
+    let ask = Ask::Forget {
+        dest: dest.to_string(),
+    };
+    changed(ask, id).map(|()| true)
+}
+
 pub fn publish(port: &Publish, place: Where) -> Result<bool> {
     let ask = Ask::Publish {
         port: port.to_string(),
@@ -63,16 +71,20 @@ fn change<T: FromStr + PartialEq + Display>(
         put(&format!("{saved}; no sandbox is running\n"))?;
         return Ok(true);
     }
-    match one(place.id)?.ask(ask)? {
-        Answer::Changed { lines } => {
-            let lines = lines.iter().map(|line| clean(line) + "\n");
-            put(&lines.collect::<String>())?;
-        }
-        answer => return Err(other(&answer)),
-    }
+    changed(ask, place.id)?;
     if place.save {
         let saved = save::save(list, entry).context("changed in the sandbox, but not saved")?;
         put(&format!("{saved}\n"))?;
     }
     Ok(true)
+}
+
+fn changed(ask: Ask, id: Option<&str>) -> Result<()> {
+    match one(id)?.ask(ask)? {
+        Answer::Changed { lines } => {
+            let lines = lines.iter().map(|line| clean(line) + "\n");
+            put(&lines.collect::<String>())
+        }
+        answer => Err(other(&answer)),
+    }
 }

@@ -12,7 +12,7 @@ use crate::dest::Destination;
 use crate::live::ports::spec::{HostPort, Publish};
 use crate::policy::explain::Question;
 
-pub fn commands() -> [Command; 10] {
+pub fn commands() -> [Command; 11] {
     let json = Arg::new("json")
         .long("json")
         .action(ArgAction::SetTrue)
@@ -86,6 +86,10 @@ pub fn commands() -> [Command; 10] {
             .arg(entry("As in --allow of claude-isolated"))
             .arg(id.clone())
             .arg(save.clone()),
+        Command::new("forget")
+            .about("Take a destination out of what is allowed and denied: the policy decides again")
+            .arg(entry("As it was allowed or denied"))
+            .arg(id.clone()),
         Command::new("publish")
             .about("Make a port of the sandbox reachable on this machine's loopback addresses")
             .arg(
@@ -130,6 +134,7 @@ pub fn run(name: &str, given: &ArgMatches) -> Option<Result<bool>> {
             Some(change::allow(dest()?, limit, place()))
         }
         "deny" => Some(change::deny(dest()?, place())),
+        "forget" => Some(change::forget(dest()?, id())),
         "publish" => Some(change::publish(given.get_one("port")?, place())),
         "host-port" => Some(change::host_port(given.get_one("port")?, place())),
         _ => None,

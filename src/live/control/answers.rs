@@ -4,8 +4,9 @@ use std::time::Instant;
 
 use super::entry::Id;
 use super::service::Facts;
-use crate::dest::Allowed;
+use crate::dest::{Allowed, Destination};
 use crate::live::Live;
+use crate::live::entries::Forgotten;
 use crate::live::keeper::{Changed, Keeper, Outcome};
 use crate::live::protocol::{Answer, Count, Counted, Entry, Run, Status, span};
 use crate::nf;
@@ -196,12 +197,29 @@ pub fn changed(
     lines.extend(effect.denied_by.iter().map(|denied| {
         format!("deny entry {denied} still blocks it, or a part of it: claude-isolatedctl allow {denied} ends that")
     }));
-    if let Outcome::Closed(why) = &changed.outcome {
-        lines.push(format!(
-            "the firewall is closed but for what is allowed: {why}"
-        ));
-    }
+    lines.extend(closed(&changed.outcome));
     lines
+}
+
+/// In lines for people.
+pub fn forgotten(entry: &Destination, gone: Forgotten, outcome: &Outcome) -> Vec<String> {
+    let mut lines = vec![match (gone.allowed, gone.denied) {
+        (false, false) => format!("{entry} was neither allowed nor denied"),
+        (true, false) => format!("{entry} is no longer in the allowlist"),
+        (false, true) => format!("{entry} is no longer denied"),
+        (true, true) => format!("{entry} is no longer in the allowlist, nor denied"),
+    }];
+    lines.extend(closed(outcome));
+    lines
+}
+
+fn closed(outcome: &Outcome) -> Option<String> {
+    match outcome {
+        Outcome::Closed(why) => Some(format!(
+            "the firewall is closed but for what is allowed: {why}"
+        )),
+        _ => None,
+    }
 }
 
 /// As written, and what a name stands for.

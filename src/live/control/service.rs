@@ -149,6 +149,16 @@ impl Service {
                     live.deny(entry, now)
                 });
             }
+            (Ask::Forget { dest }, Some(live)) => match dest.parse() {
+                Ok(entry) => {
+                    let (gone, outcome) = live.forget(&entry, now)?;
+                    let lines = answers::forgotten(&entry, gone, &outcome);
+                    Answer::Changed { lines }
+                }
+                Err(e) => Answer::Failed {
+                    message: format!("{e:#}"),
+                },
+            },
             (Ask::Publish { port }, Some(live)) => {
                 answers::port(port.parse().and_then(|port| live.ports.publish(&port)))
             }
