@@ -243,9 +243,9 @@ impl Live {
     }
 
     /// The program has ended: says what is to be said of it.
-    pub fn finish(&mut self) {
+    pub fn finish(&mut self, id: impl FnOnce() -> Option<String>) {
         if let Some(log) = &mut self.blocked {
-            log.finish(self.keeper.policy());
+            log.finish(self.keeper.policy(), id);
         }
     }
 

@@ -76,6 +76,8 @@ pub struct Running {
     pub live: Option<Live>,
     /// What answers claude-isolatedctl, once the program runs.
     pub control: Option<Service>,
+    /// When that is to be opened.
+    pub control_at: Option<Instant>,
     pub log: Log,
     /// Until when the program has to run; `None` once it does.
     pub start_by: Option<Instant>,
@@ -133,6 +135,7 @@ pub fn start(
             bus: None,
             live: None,
             control: None,
+            control_at: None,
             log: Log::new()?,
             start_by: Some(Instant::now() + LIMIT),
             watching: Watching::start(prepared),

@@ -28,6 +28,9 @@ const GRACE: Duration = Duration::from_secs(3);
 /// How long a program that a signal finds not running yet has until it must.
 const ABOUT_TO_RUN: Duration = Duration::from_secs(1);
 
+/// A run that is shorter need not pay for being asked.
+const SHORT: Duration = Duration::from_millis(20);
+
 /// How the program ended.
 enum End {
     Status(i32),
@@ -53,7 +56,7 @@ pub fn supervise(mut running: Running, prepared: &Prepared, around: &Surrounding
     }
     watching.finish();
     if let Some(live) = &mut live {
-        live.finish();
+        live.finish(|| Some(open(prepared, around)?.id().as_ref().to_owned()));
     }
     if let Some(control) = control {
         control.finish(live.as_ref(), Instant::now());
@@ -94,7 +97,7 @@ fn watch(running: &mut Running, prepared: &Prepared, around: &Surroundings) -> R
     let mut early: Option<i32> = None;
     loop {
         // First whether the program runs: it then has had a terminal's signals itself.
-        if let Some(end) = from_init(running, prepared, around)? {
+        if let Some(end) = from_init(running, prepared)? {
             return Ok(end);
         }
         signalled(running, &mut ending, &mut early)?;
@@ -102,9 +105,19 @@ fn watch(running: &mut Running, prepared: &Prepared, around: &Surroundings) -> R
             // Where it came before the sandbox had a process to keep it. Twice does no harm.
             let _ = running.gate.send(&ToInit::Signal(signal), &[]);
         }
+        if running
+            .control_at
+            .take_if(|at| *at <= Instant::now())
+            .is_some()
+        {
+            running.control = open(prepared, around);
+            if let (Some(live), Some(control)) = (&mut running.live, &running.control) {
+                live.name_run(control.id().as_ref());
+            }
+        }
         if let Some(reason) = lost(running)? {
             // The end of the sandbox and the program's own may cross.
-            if let Some(end) = from_init(running, prepared, around)? {
+            if let Some(end) = from_init(running, prepared)? {
                 return Ok(end);
             }
             return match ending {
@@ -178,6 +191,7 @@ fn wait(running: &mut Running, until: Option<Instant>) -> Result<()> {
         relay,
         live.and_then(Live::deadline),
         running.control.as_ref().and_then(|c| c.deadline(live)),
+        running.control_at,
         until,
         running.start_by,
         running.watching.deadline(),
@@ -263,11 +277,7 @@ fn wait(running: &mut Running, until: Option<Instant>) -> Result<()> {
 }
 
 /// What the sandbox's first process says: the end, where it was one.
-fn from_init(
-    running: &mut Running,
-    prepared: &Prepared,
-    around: &Surroundings,
-) -> Result<Option<End>> {
+fn from_init(running: &mut Running, prepared: &Prepared) -> Result<Option<End>> {
     // The last word counts: a program that goes on has not stopped.
     let mut stopped = None;
     while running.gate.readable(Duration::ZERO)? {
@@ -288,10 +298,10 @@ fn from_init(
                 if let Some(live) = &mut running.live {
                     live.started(Instant::now());
                 }
-                running.control = control(prepared, around);
-                if let (Some(live), Some(control)) = (&mut running.live, &running.control) {
-                    live.name_run(control.id().as_ref());
-                }
+                // Its lines name the run.
+                let at_once = prepared.log.file.is_some();
+                let wait = if at_once { Duration::ZERO } else { SHORT };
+                running.control_at = Some(Instant::now() + wait);
                 if let Some(bus) = &running.bus {
                     bus.hide();
                 }
@@ -318,7 +328,7 @@ fn from_init(
 }
 
 /// Lets claude-isolatedctl ask; where that cannot be, the program runs without.
-fn control(prepared: &Prepared, around: &Surroundings) -> Option<Service> {
+fn open(prepared: &Prepared, around: &Surroundings) -> Option<Service> {
     let own = prepared.firewall.as_ref().map(|f| f.uplink.addresses());
     let facts = Facts {
         program: prepared.program.to_string_lossy().into_owned(),

@@ -41,7 +41,8 @@ fn what_a_killed_run_leaves_is_removed(desk: &Desk) -> Result<()> {
         match by_ps {
             true => ensure!(ids(desk)?.is_empty()),
             false => {
-                let done = desk.run(&["-x", "/bin/true"])?;
+                // A shorter one has no socket of its own.
+                let done = desk.run(&["-x", "/bin/sleep", "0.3"])?;
                 ensure!(done.code() == 0 && done.stderr.is_empty(), "{done:?}");
             }
         }
@@ -51,7 +52,11 @@ fn what_a_killed_run_leaves_is_removed(desk: &Desk) -> Result<()> {
 }
 
 fn an_ordinary_end_removes_its_socket(desk: &Desk) -> Result<()> {
-    for (script, code) in [("true", 0), ("exit 3", 3), ("kill -9 $$", 137)] {
+    for (script, code) in [
+        ("true", 0),
+        ("sleep 0.2; exit 3", 3),
+        ("sleep 0.2; kill -9 $$", 137),
+    ] {
         ensure!(desk.shell(&[], script)?.code() == code);
         ensure!(sockets(desk).is_empty(), "{script}: {:?}", sockets(desk));
     }
@@ -103,7 +108,10 @@ fn the_sandbox_sees_no_control_socket(desk: &Desk) -> Result<()> {
     let runtime = desk.work.join("run");
     fs::create_dir(&runtime)?;
     let ours = runtime.join("claude-isolated");
-    let script = format!("ls -A {0}; {CTL} ps; echo status $?", ours.display());
+    let script = format!(
+        "sleep 0.3; ls -A {0}; {CTL} ps; echo status $?",
+        ours.display()
+    );
     let args = ["-x", "/bin/bash", "-c", &script];
     let done = run(desk.program(&args).env("XDG_RUNTIME_DIR", &runtime), LIMIT)?;
     ensure!(done.stdout == "status 1\n", "{done:?}");

@@ -147,12 +147,16 @@ impl Log {
         self.ring.destinations()
     }
 
-    /// The program has ended: takes the rest, keeps the list, and says how many there are.
-    pub fn finish(&mut self, policy: &Policy) {
+    /// The program has ended: takes the rest, keeps the list, and says how many there are. `id` gives one to a run that was
+    /// too short to have it, where it is needed.
+    pub fn finish(&mut self, policy: &Policy, id: impl FnOnce() -> Option<String>) {
         if let Some(reader) = &mut self.reader
             && reader.stop().is_ok()
         {
             self.take(policy, Instant::now());
+        }
+        if self.run.is_none() && self.ring.destinations() > 0 {
+            self.run = id();
         }
         let run = self.run.as_deref();
         if let Some(file) = &mut self.settings.file {
