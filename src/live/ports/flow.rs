@@ -2,9 +2,10 @@
 //! (splice(2)).
 
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
+use std::rc::Rc;
 
 use nix::errno::Errno;
-use nix::fcntl::{OFlag, SpliceFFlags, splice};
+use nix::fcntl::{FcntlArg, OFlag, SpliceFFlags, fcntl, splice};
 use nix::sys::socket::{Shutdown, shutdown};
 use nix::unistd::pipe2;
 
@@ -17,37 +18,53 @@ const BURST: usize = 8;
 /// Empty pipes kept for the next bytes.
 const KEPT: usize = 4;
 
+/// So many pipes are made larger than they come, to this size in bytes: each call then moves more. All of a user's pipes
+/// share a limit (pipe(7), `pipe-user-pages-soft`), of which this is a thirty-second.
+const LARGE: usize = 4;
+const SIZE: i32 = 512 * 1024;
+
 #[derive(Debug)]
 struct Pipe {
     read: OwnedFd,
     write: OwnedFd,
-}
-
-impl Pipe {
-    fn new() -> nix::Result<Self> {
-        let (read, write) = pipe2(OFlag::O_CLOEXEC | OFlag::O_NONBLOCK)?;
-        Ok(Self { read, write })
-    }
+    /// One of the [`LARGE`].
+    _large: Option<Rc<()>>,
 }
 
 /// Pipes that hold nothing. A connection has one only while its receiver does not keep up.
 #[derive(Debug, Default)]
-pub struct Pipes(Vec<Pipe>);
+pub struct Pipes {
+    empty: Vec<Pipe>,
+    /// Has another owner in each large pipe.
+    large: Rc<()>,
+}
 
 impl Pipes {
     fn take(&mut self) -> nix::Result<Pipe> {
-        self.0.pop().map_or_else(Pipe::new, Ok)
+        self.empty.pop().map_or_else(|| self.make(), Ok)
+    }
+
+    fn make(&self) -> nix::Result<Pipe> {
+        let (read, write) = pipe2(OFlag::O_CLOEXEC | OFlag::O_NONBLOCK)?;
+        // Where the kernel says no it works as it is.
+        let large = Rc::strong_count(&self.large) <= LARGE
+            && fcntl(&write, FcntlArg::F_SETPIPE_SZ(SIZE)).is_ok();
+        Ok(Pipe {
+            read,
+            write,
+            _large: large.then(|| self.large.clone()),
+        })
     }
 
     fn give_back(&mut self, pipe: Pipe) {
-        if self.0.len() < KEPT {
-            self.0.push(pipe);
+        if self.empty.len() < KEPT {
+            self.empty.push(pipe);
         }
     }
 
     /// When nothing is relayed any more.
     pub fn forget(&mut self) {
-        self.0.clear();
+        self.empty.clear();
     }
 }
 
