@@ -215,6 +215,8 @@ fn a_host_that_cannot_be_read_closes_the_network_until_it_can(desk: &Desk) -> Re
         "prlimit",
         &["--pid", &pid, "--nofile", "-o", "SOFT", "--noheadings"],
     )?;
+    // The control socket, which has its own line where it cannot be had, is there by now.
+    std::thread::sleep(std::time::Duration::from_millis(300));
     limit("11")?;
     here("addr add 198.51.1.50/24 dev eth0\n")?;
     live.blocked(&[&network(1), &network(2), "203.0.113.10"])?;
