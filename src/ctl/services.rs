@@ -120,7 +120,9 @@ impl Caller {
 fn call(at: SocketAddr, running: &AtomicBool) -> Check {
     let mut got = String::from("no connection");
     while running.load(Ordering::Relaxed) {
-        if TcpStream::connect_timeout(&at, PAUSE).is_ok() {
+        // Where nobody listens, a call from the very port that is called reaches itself (RFC 9293, 3.5).
+        let to_itself = |stream: &TcpStream| stream.local_addr().is_ok_and(|own| own == at);
+        if TcpStream::connect_timeout(&at, PAUSE).is_ok_and(|stream| !to_itself(&stream)) {
             got = "connected".into();
             break;
         }
