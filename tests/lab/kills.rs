@@ -78,13 +78,7 @@ impl Attempt {
             let _ = kill(process.pid, Signal::SIGKILL);
         }
         let done = self.running.wait(LIMIT);
-        if !left
-            .iter()
-            .zip(&does)
-            .all(|(p, does)| waits_for_its_parent(p, does))
-        {
-            gone.with_context(|| format!("{when}: left {left:?}, which does {does:?}"))?;
-        }
+        gone.with_context(|| format!("{when}: left {left:?}, which does {does:?}"))?;
         ensure!(
             !self.mark.exists(),
             "{when}: the program reached the blocked host"
@@ -189,12 +183,6 @@ fn doing(process: &Process) -> String {
     let number = number.and_then(|hex| u64::from_str_radix(hex, 16).ok());
     let file = number.and_then(|fd| fs::read_link(dir.join(format!("fd/{fd}"))).ok());
     format!("{} {}", call.trim(), file.unwrap_or_default().display())
-}
-
-/// bwrap's second half reads an eventfd until its first half has written its uid map. Where that one was killed between
-/// the two, the second stays, before it has mounted or executed anything: bwrap ties it to its parent only later.
-fn waits_for_its_parent(process: &Process, doing: &str) -> bool {
-    process.name == "bwrap" && doing.ends_with("[eventfd]")
 }
 
 fn killing_the_outer_stage_at_any_moment_is_safe(desk: &Desk) -> Result<()> {
