@@ -72,16 +72,21 @@ impl Drop for Helpers {
             let _ = kill(helper.pid, Signal::SIGKILL);
             let _ = system::wait_for(helper.pid, 0);
         }
-        // Their own children, left to us: pasta's waits for a pasta that is gone, bwrap's may not be bound to it yet.
-        loop {
-            let left = spawn::children();
-            if left.is_empty() {
-                return;
-            }
-            for pid in left {
-                let _ = kill(pid, Signal::SIGKILL);
-                let _ = system::wait_for(pid, 0);
-            }
+        end_children();
+    }
+}
+
+/// Ends every child of this process, and with a subreaper (prctl(2)) what they leave behind: pasta's own child waits for
+/// a pasta that is gone, bwrap's is bound to bwrap only after it has made its mounts.
+pub fn end_children() {
+    loop {
+        let left = spawn::children();
+        if left.is_empty() {
+            return;
+        }
+        for pid in left {
+            let _ = kill(pid, Signal::SIGKILL);
+            let _ = system::wait_for(pid, 0);
         }
     }
 }

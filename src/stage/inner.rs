@@ -14,13 +14,13 @@ use nix::libc;
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use nix::sched::CloneFlags;
 use nix::sys::prctl;
-use nix::sys::signal::{Signal, kill};
+use nix::sys::signal::Signal;
 use nix::sys::signalfd::{SfdFlags, SignalFd};
 use nix::unistd::Pid;
 
 use super::plan::{FromInner, Plan, Start, ToInner};
 use super::wire::{Channel, Received};
-use super::{EXIT_OURS, namespace, signals, spawn, system};
+use super::{EXIT_OURS, helpers, namespace, signals, spawn, system};
 use crate::live::ports::maker;
 use crate::netlink::Netlink;
 use crate::{dns, nf};
@@ -33,19 +33,24 @@ pub fn run(alone: bool) -> i32 {
         // There is nobody to tell: the outer stage is gone or never was.
         return EXIT_OURS;
     };
-    match start(&channel, given, alone) {
-        Ok(Some(sandbox)) => watch(&channel, sandbox),
-        Ok(None) => EXIT_OURS,
+    let ended = start(&channel, given, alone).and_then(|started| match started {
+        Some(bwrap) => watch(&channel, bwrap),
+        None => Ok(None),
+    });
+    match ended {
+        Ok(Some(status)) => {
+            let _ = channel.send(&FromInner::Ended { status }, &[]);
+            return status;
+        }
+        // The outer stage is gone.
+        Ok(None) => {}
         Err(e) => {
-            let _ = channel.send(
-                &FromInner::Failed {
-                    message: format!("{e:#}"),
-                },
-                &[],
-            );
-            EXIT_OURS
+            let message = format!("{e:#}");
+            let _ = channel.send(&FromInner::Failed { message }, &[]);
         }
     }
+    helpers::end_children();
+    EXIT_OURS
 }
 
 /// What the outer stage gave.
@@ -83,8 +88,9 @@ fn start(channel: &Channel, given: Given, alone: bool) -> Result<Option<Pid>> {
     if alone {
         namespace::enter(CloneFlags::CLONE_NEWNET)?;
     }
-    // Should the parent (pasta, or the outer stage) die before the channel is watched.
+    // Should the parent (pasta, or the outer stage) die. What bwrap leaves behind when it is killed becomes ours.
     prctl::set_pdeathsig(Signal::SIGKILL)?;
+    prctl::set_child_subreaper(true)?;
     system::close_on_exec_from(3)?;
     namespace::own_proc()?;
     namespace::restore_host_facts(&plan)?;
@@ -93,6 +99,11 @@ fn start(channel: &Channel, given: Given, alone: bool) -> Result<Option<Pid>> {
         .err()
         .map(|e| format!("cannot write net.ipv4.ping_group_range ({e})"));
     signals::block(&[Signal::SIGCHLD])?;
+    if alone {
+        // From now on there is something to end, and the channel's end is what tells of the outer stage's: this only
+        // has us go on, should we have been stopped. Below pasta the PID namespace ends all.
+        prctl::set_pdeathsig(Signal::SIGCONT)?;
+    }
     let bwrap = spawn::bwrap(&plan.bwrap, &inherited)?;
     drop(inherited);
 
@@ -138,24 +149,16 @@ fn load(netlink: &Netlink, table: &nf::Ruleset) -> Result<Option<String>> {
     }
 }
 
-/// Stays until bwrap has ended or the outer stage is gone; gives the exit status.
-fn watch(channel: &Channel, bwrap: Pid) -> i32 {
+/// Stays until bwrap has ended, and gives its exit status, or until the outer stage is gone: then pasta is ended.
+fn watch(channel: &Channel, bwrap: Pid) -> Result<Option<i32>> {
     let mut pasta: Option<OwnedFd> = None;
-    let status = watch_until_end(channel, bwrap, &mut pasta).unwrap_or(None);
-    match status {
-        Some(status) => {
-            let _ = channel.send(&FromInner::Ended { status }, &[]);
-            status
-        }
-        None => {
-            let _ = kill(bwrap, Signal::SIGKILL);
-            if let Some(pasta) = pasta {
-                system::kill_by_pidfd(pasta.as_fd());
-            }
-            let _ = system::wait_for(bwrap, 0);
-            EXIT_OURS
-        }
+    let status = watch_until_end(channel, bwrap, &mut pasta);
+    if !matches!(status, Ok(Some(_)))
+        && let Some(pasta) = pasta
+    {
+        system::kill_by_pidfd(pasta.as_fd());
     }
+    status
 }
 
 fn watch_until_end(

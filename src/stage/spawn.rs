@@ -15,7 +15,7 @@ use nix::libc;
 use nix::spawn::{PosixSpawnAttr, PosixSpawnFileActions, PosixSpawnFlags, posix_spawn};
 use nix::sys::prctl;
 use nix::sys::signal::{SigSet, Signal};
-use nix::unistd::{Pid, setsid};
+use nix::unistd::{Pid, getpid, getppid, setsid};
 
 use super::wire::Channel;
 use super::{ALONE_FLAG, signals, system};
@@ -200,10 +200,15 @@ pub fn pasta_attaching(argv: &[OsString], log: &Log) -> Result<Pid> {
         .stdin(Stdio::null())
         .stdout(log.stdio()?)
         .stderr(log.stdio()?);
+    let launcher = getpid();
     // SAFETY: between fork and exec this makes system calls only.
     unsafe {
-        command.pre_exec(|| {
+        command.pre_exec(move || {
             prctl::set_pdeathsig(Signal::SIGKILL)?;
+            // It may have died before that.
+            if getppid() != launcher {
+                return Err(Errno::ESRCH.into());
+            }
             setsid()?;
             Ok(signals::block_only(&[])?)
         })
