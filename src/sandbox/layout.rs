@@ -96,6 +96,23 @@ impl Bound {
     }
 }
 
+/// A mount of its own in a directory of the host's, where it goes when what is under it is replaced outside.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Cover {
+    pub at: PathBuf,
+    pub what: Covered,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Covered {
+    /// The host's file reads as empty.
+    Hidden,
+    /// It cannot be written, although its directory can.
+    ReadOnly,
+    /// The sandbox has another file in its place.
+    Own,
+}
+
 /// As `Path::canonicalize`, in one call where no link is on the way, as is usual.
 pub fn resolve(path: &Path) -> io::Result<PathBuf> {
     let plain = path.is_absolute()
@@ -217,6 +234,28 @@ impl Layout {
             });
         }
         Ok(bound)
+    }
+
+    /// The mounts that go where the host replaces what is under them.
+    pub fn covers(&self) -> Vec<Cover> {
+        let cover = |mount: &Mount| {
+            let below = mount.to().parent().and_then(|above| self.over(above))?;
+            let Mount::Bind { access, .. } = below else {
+                return None;
+            };
+            let what = match mount {
+                Mount::Null(_) => Covered::Hidden,
+                Mount::Data { .. } => Covered::Own,
+                Mount::Bind {
+                    access: Access::ReadOnly,
+                    ..
+                } if *access != Access::ReadOnly => Covered::ReadOnly,
+                _ => return None,
+            };
+            let at = mount.to().to_path_buf();
+            Some(Cover { at, what })
+        };
+        self.mounts.iter().filter_map(cover).collect()
     }
 
     /// Whether the host's `path` is seen inside, under the same name.

@@ -145,7 +145,10 @@ fn supervise(
     while let Some(early) = terminal.read_signal()? {
         let _ = kill(child, Signal::try_from(early.ssi_signo as i32)?);
     }
-    control.send(&FromInit::Started, &[])?;
+    let mounts = std::fs::File::open("/proc/self/mountinfo");
+    let mounts = mounts.context("cannot open the sandbox's /proc/self/mountinfo")?;
+    control.send(&FromInit::Started, &[mounts.as_fd()])?;
+    drop(mounts);
     loop {
         let mut fds = [
             PollFd::new(control.as_fd(), PollFlags::POLLIN),

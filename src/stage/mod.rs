@@ -5,6 +5,7 @@
 
 pub mod claude_json;
 pub mod container;
+pub mod covers;
 pub mod dbus_proxy;
 pub mod dry_run;
 pub mod early;

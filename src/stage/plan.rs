@@ -134,6 +134,8 @@ pub enum FromInit {
     /// Beside it: the sandbox's home directory.
     Home,
     /// The program runs.
+    ///
+    /// Beside it: the sandbox's mountinfo.
     Started,
     /// The listening sockets of the ssh-agent relays are beside this.
     SshAgents,

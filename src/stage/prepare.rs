@@ -24,7 +24,7 @@ use crate::policy::ruleset::Shelf;
 use crate::policy::words;
 use crate::sandbox::binds::{self, CLAUDE_STATE, Facts, INIT, Proc};
 use crate::sandbox::git::Git;
-use crate::sandbox::layout::{Bound, resolve};
+use crate::sandbox::layout::{Bound, Cover, resolve};
 use crate::sandbox::notice::{self, NOTICE};
 use crate::sandbox::programs::{self, Needed, missing_message};
 use crate::sandbox::session::{self, BROWSER_TEXT, Outside, Session};
@@ -46,6 +46,8 @@ pub struct Prepared {
     pub shell: bool,
     /// What the sandbox has to show.
     pub bound: Vec<Bound>,
+    /// Files that it has covered one by one.
+    pub covers: Vec<Cover>,
     pub proc: Proc,
     /// As the user named it, for messages.
     pub program: OsString,
@@ -289,6 +291,7 @@ pub fn prepare(launch: &Launch, around: &Surroundings) -> Result<Prepared> {
         resolv,
         shell,
         bound,
+        covers: layout.covers(),
         proc,
         program_found: program.found.is_some(),
         program: program.name,

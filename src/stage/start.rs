@@ -16,6 +16,7 @@ use nix::sys::signal::Signal;
 use nix::sys::signalfd::{SfdFlags, SignalFd};
 
 use self::firewalled::Starting;
+use super::covers::Covers;
 use super::early::Early;
 use super::filter::Filter;
 use super::helpers::Helpers;
@@ -82,6 +83,7 @@ pub struct Running {
     /// Until when the program has to run; `None` once it does.
     pub start_by: Option<Instant>,
     pub watching: Watching,
+    pub covers: Option<Covers>,
 }
 
 /// What this process was started with, for the program.
@@ -139,6 +141,7 @@ pub fn start(
             log: Log::new()?,
             start_by: Some(Instant::now() + LIMIT),
             watching: Watching::start(prepared),
+            covers: None,
         },
         filter: None,
     };

@@ -10,6 +10,7 @@ use nix::libc;
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use nix::sys::signal::Signal;
 
+use super::covers::Covers;
 use super::helpers::how;
 use super::plan::{FromInit, FromInner, ToInit};
 use super::prepare::{Prepared, Surroundings};
@@ -226,9 +227,11 @@ fn wait(running: &mut Running, until: Option<Instant>) -> Result<()> {
         .flat_map(|relay| relay.interests());
     let live = live.into_iter().flat_map(Live::interests);
     let control = running.control.iter().flat_map(Service::interests);
+    let covers = running.covers.iter().filter_map(Covers::interest);
     fds.extend(
         live.chain(relay)
             .chain(control)
+            .chain(covers)
             .chain(agent)
             .map(|(fd, events)| PollFd::new(fd, events)),
     );
@@ -256,6 +259,10 @@ fn wait(running: &mut Running, until: Option<Instant>) -> Result<()> {
             control.ready(*fd, running.live.as_mut(), now)?;
         }
         control.tick(running.live.as_mut(), now)?;
+    }
+    if let Some(covers) = &mut running.covers {
+        let gone = ready.iter().flat_map(|fd| covers.ready(*fd));
+        gone.for_each(|line| super::say(&line));
     }
     for relay in &mut running.ssh_relays {
         ready.iter().for_each(|fd| relay.ready(*fd));
@@ -292,8 +299,13 @@ fn from_init(running: &mut Running, prepared: &Prepared) -> Result<Option<End>> 
                 return Ok(Some(End::NotExecuted(Errno::from_raw(errno))));
             }
             Received::Message(FromInit::Home, fds) => running.watching.home(fds.into_iter().next()),
-            Received::Message(FromInit::Started, _) => {
+            Received::Message(FromInit::Started, fds) => {
                 running.start_by = None;
+                if let Some(mounts) = fds.into_iter().next() {
+                    let (covers, gone) = Covers::start(mounts, prepared.covers.clone());
+                    gone.iter().for_each(|line| super::say(line));
+                    running.covers = Some(covers);
+                }
                 running.watching.started(prepared.claude_json.as_ref());
                 if let Some(live) = &mut running.live {
                     live.started(Instant::now());

@@ -2,21 +2,62 @@
 
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
+use std::path::Path;
 
 use anyhow::{Result, ensure};
 
 use crate::files::text;
+use crate::harness::command::spawn;
 use crate::harness::desk::LIMIT;
-use crate::harness::{Desk, EVERYONE, ONCE, Scenario, run, scenario};
+use crate::harness::{Desk, EVERYONE, ONCE, Scenario, eventually, run, scenario};
 
 pub const ALL: &[Scenario] = &[
     scenario!(configured_names_and_paths_read_as_empty, ONCE),
+    scenario!(what_is_replaced_outside_is_told),
     scenario!(the_kernels_own_files_are_masked, EVERYONE),
     scenario!(our_own_directories_are_never_visible, ONCE),
     scenario!(caches_are_kept_apart_from_the_desks, ONCE),
     scenario!(caches_are_forgotten_where_none_is_wanted, ONCE),
     scenario!(a_cache_that_is_a_link_is_not_used, ONCE),
 ];
+
+/// The kernel takes a mount away with the file that it lies on. One line for each; none for what was written in place.
+fn what_is_replaced_outside_is_told(desk: &Desk) -> Result<()> {
+    let real = desk.config("[filesystem]\nhide = [\".env\", \".key\"]")?;
+    let dotfile = desk.work.join("isolated.toml");
+    fs::rename(&real, &dotfile)?;
+    std::os::unix::fs::symlink(&dotfile, &real)?;
+    for name in [".env", ".key"] {
+        fs::write(desk.work.join(name), "content\n")?;
+    }
+    let script =
+        "touch begun; until [ -e replaced ]; do sleep 0.02; done; sleep 0.3; cat .env .key";
+    let running = spawn(&mut desk.program(&["-x", "/bin/sh", "-c", script]))?;
+    eventually("the program runs", LIMIT, || {
+        desk.work.join("begun").exists().then_some(())
+    })?;
+    fs::write(desk.work.join(".key"), "written in place\n")?;
+    let replace = |path: &Path| -> Result<()> {
+        let new = path.with_extension("new");
+        fs::copy(path, &new)?;
+        Ok(fs::rename(new, path)?)
+    };
+    replace(&desk.work.join(".env"))?;
+    replace(&dotfile)?;
+    fs::write(desk.work.join("replaced"), "")?;
+    let done = running.wait(LIMIT)?;
+    ensure!(done.stdout == "content\n", "{done:?}");
+    let mut lines: Vec<&str> = done.stderr.lines().collect();
+    lines.sort_unstable();
+    let told = |line: &str, file: &str, what: &str| line.contains(file) && line.contains(what);
+    ensure!(
+        lines.len() == 2
+            && told(lines[0], ".env", "can read what is there")
+            && told(lines[1], "isolated.toml", "can write what is there"),
+        "{done:?}"
+    );
+    Ok(())
+}
 
 fn configured_names_and_paths_read_as_empty(desk: &Desk) -> Result<()> {
     let data = desk.home.join("data");
