@@ -19,5 +19,7 @@ pub mod netlink;
 pub mod nf;
 pub mod policy;
 pub mod sandbox;
+#[cfg(test)]
+mod scratch;
 pub mod ssh_agent;
 pub mod stage;

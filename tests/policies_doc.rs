@@ -8,7 +8,7 @@ use std::path::Path;
 
 use claude_isolated::dest::{Allowed, Destination, Proto, Target};
 use claude_isolated::host::Attached;
-use claude_isolated::launch::{Firewall, Netns, OnBlock, PolicyName};
+use claude_isolated::launch::Firewall;
 use claude_isolated::policy::ruleset::{BUILT_IN, Dns};
 use claude_isolated::policy::{Inputs, Policy, Ruleset, Verdict};
 
@@ -77,13 +77,8 @@ fn entry(text: &str) -> Allowed {
 
 fn policy(ruleset: &Ruleset) -> Policy {
     let firewall = Firewall {
-        policy: PolicyName::Named(ruleset.name.clone()),
-        allow: Vec::new(),
-        deny: Vec::new(),
         home: vec!["192.168.20.0/24".parse().unwrap()],
-        on_block: OnBlock::Drop,
-        netns: Netns::Auto,
-        ports: Default::default(),
+        ..Firewall::new(&ruleset.name)
     };
     let attached = ["10.10.10.0/24", "fd43::/64", "2001:db8:1:1::/64"].map(|net| Attached {
         net: net.parse().unwrap(),

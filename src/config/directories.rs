@@ -89,6 +89,7 @@ pub fn check(dir: &Path, uid: Uid) -> Result<()> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::scratch::Scratch;
     use std::os::unix::fs::{PermissionsExt, symlink};
 
     #[test]
@@ -116,7 +117,7 @@ mod tests {
 
     #[test]
     fn a_private_directory_is_ours_alone_and_no_link() {
-        let top = std::env::temp_dir().join(format!("private-{}", std::process::id()));
+        let top = Scratch::new();
         let dir = top.join("a/b");
         let uid = Uid::effective();
         private(&dir, uid).unwrap();
@@ -126,13 +127,12 @@ mod tests {
         fs::set_permissions(&dir, fs::Permissions::from_mode(0o777)).unwrap();
         assert!(private(&dir, uid).unwrap_err().to_string().contains("0777"));
         let link = top.join("link");
-        symlink(&top, &link).unwrap();
+        symlink(&*top, &link).unwrap();
         assert!(
             private(&link, uid)
                 .unwrap_err()
                 .to_string()
                 .contains("not a directory")
         );
-        fs::remove_dir_all(top).unwrap();
     }
 }

@@ -3,38 +3,25 @@
 pub mod directories;
 pub mod environment;
 mod fault;
+mod lay;
 mod schema;
 pub mod trust;
 
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result};
-use ipnetwork::IpNetwork;
 
-use crate::dest::Destination;
-use crate::launch::{Files, Log, Netns, OnBlock, PolicyName, Services};
-use crate::live::ports::Asked;
+use crate::launch::{Files, Filesystem, Firewall, Log, Services};
 use environment::{Environment, expand};
 pub use schema::is_file;
-
-const DEFAULT_POLICY: &str = "home-lan";
 
 /// What the configuration files say together.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Config {
     /// The file that switched the firewall off; `None` where it is on.
     pub firewall_off: Option<PathBuf>,
-    pub policy: PolicyName,
-    pub allow: Vec<Destination>,
-    pub deny: Vec<Destination>,
-    pub home: Vec<IpNetwork>,
-    pub on_block: OnBlock,
-    pub netns: Netns,
-    pub ports: Asked,
-    /// Absolute; existed when read.
-    pub write: Vec<PathBuf>,
-    pub read: Vec<PathBuf>,
-    pub nas: Option<PathBuf>,
+    pub firewall: Firewall,
+    pub filesystem: Filesystem,
     pub seccomp: bool,
     pub more: Files,
     pub nested: bool,
@@ -52,16 +39,8 @@ impl Default for Config {
     fn default() -> Self {
         Config {
             firewall_off: None,
-            policy: PolicyName::Named(DEFAULT_POLICY.into()),
-            allow: Vec::new(),
-            deny: Vec::new(),
-            home: Vec::new(),
-            on_block: OnBlock::Drop,
-            netns: Netns::Auto,
-            ports: Asked::default(),
-            write: Vec::new(),
-            read: Vec::new(),
-            nas: None,
+            firewall: Firewall::default(),
+            filesystem: Filesystem::default(),
             seccomp: true,
             more: Files::default(),
             nested: false,
@@ -111,101 +90,6 @@ impl Config {
         self.files.push(path.into());
         Ok(())
     }
-
-    fn lay(&mut self, path: &Path, file: schema::File, home: &Path) {
-        let schema::File {
-            firewall,
-            filesystem,
-            sandbox,
-            program,
-            log,
-            project: _,
-        } = file;
-        match firewall.enabled {
-            Some(true) => self.firewall_off = None,
-            Some(false) => self.firewall_off = Some(path.into()),
-            None => {}
-        }
-        if let Some(policy) = firewall.policy {
-            let name = policy.0.0;
-            self.policy = match is_file(&name) {
-                true => PolicyName::File(expand(&name, home)),
-                false => PolicyName::Named(name),
-            };
-        }
-        for (key, into, entries) in [
-            ("allow", &mut self.allow, firewall.allow),
-            ("deny", &mut self.deny, firewall.deny),
-        ] {
-            for schema::Entry(entry, hint) in entries.into_iter().map(|entry| entry.0) {
-                let said = |hint| format!("{}: firewall.{key}: {hint}", path.display());
-                self.warnings.extend(hint.map(said));
-                into.push(entry);
-            }
-        }
-        self.home.extend(firewall.home.into_iter().map(|n| n.0.0));
-        set(&mut self.on_block, firewall.on_block);
-        set(&mut self.netns, firewall.netns);
-        self.ports.publish.extend(firewall.publish.0);
-        self.ports.host_ports.extend(firewall.host_ports.0);
-        for (key, into, paths) in [
-            ("write", &mut self.write, filesystem.write),
-            ("read", &mut self.read, filesystem.read),
-        ] {
-            for given in paths {
-                let given = expand(&given.0.0, home);
-                match given.try_exists() {
-                    Ok(true) => into.push(given),
-                    // A configured directory may be on a disk that is not there today.
-                    Ok(false) => self.warnings.push(format!(
-                        "{}: filesystem.{key}: {} does not exist; left out",
-                        path.display(),
-                        given.display()
-                    )),
-                    Err(e) => self.warnings.push(format!(
-                        "{}: filesystem.{key}: {}: {e}; left out",
-                        path.display(),
-                        given.display()
-                    )),
-                }
-            }
-        }
-        if let Some(nas) = filesystem.nas {
-            // Not looked at here: that would trigger an automount.
-            self.nas = nas.0.0.map(|nas| expand(&nas.0, home));
-        }
-        set(&mut self.seccomp, sandbox.seccomp);
-        sandbox.services(&mut self.services);
-        let hide = filesystem.hide.into_iter();
-        let hide = hide.map(|pattern| expand(&pattern.0.0, home).to_string_lossy().into());
-        self.more.hide.extend(hide);
-        set(&mut self.more.cache, sandbox.cache);
-        let variables = &mut self.more.environment;
-        set(&mut variables.clear, sandbox.env_clear);
-        variables
-            .pass
-            .extend(sandbox.env_pass.into_iter().map(|name| name.0.0));
-        let values = sandbox.env_set.into_iter();
-        variables
-            .set
-            .extend(values.map(|(name, value)| (name.0.0, value.0.0)));
-        set(&mut self.more.git_config, sandbox.git_config);
-        set(&mut self.nested, sandbox.nested);
-        set(
-            &mut self.command,
-            program.command.map(|c| expand(&c.0.0, home)),
-        );
-        set(
-            &mut self.args,
-            program
-                .args
-                .map(|args| args.into_iter().map(|a| a.0.0).collect()),
-        );
-        if let Some(file) = log.file {
-            self.log.file = file.0.0.map(|file| expand(&file.0, home));
-        }
-        set(&mut self.log.quiet, log.quiet);
-    }
 }
 
 /// Whether the text of the file `path` can be read; `Err` as of [`Config::load`].
@@ -227,12 +111,6 @@ fn deepest(
         .into_iter()
         .filter(|project| workspace.starts_with(at(project)));
     matching.max_by_key(|project| at(project).components().count())
-}
-
-fn set<T>(value: &mut T, given: Option<T>) {
-    if let Some(given) = given {
-        *value = given;
-    }
 }
 
 #[cfg(test)]

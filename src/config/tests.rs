@@ -2,22 +2,24 @@ use std::fs;
 use std::os::unix::fs::{PermissionsExt, chown, symlink};
 use std::path::{Path, PathBuf};
 
-use nix::unistd::{Uid, mkdtemp};
+use nix::unistd::Uid;
 
 use super::*;
 use crate::launch::files::{Cache, GitConfig, Variables};
-use crate::launch::{Gpg, Ssh};
+use crate::launch::{Gpg, Netns, OnBlock, PolicyName, Ssh};
+use crate::live::ports::Asked;
 use crate::live::ports::spec::Publish;
+use crate::scratch::Scratch;
 
 /// A private directory with a home in it, removed at the end.
 pub struct Place {
-    pub dir: PathBuf,
+    pub dir: Scratch,
     pub env: Environment,
 }
 
 impl Place {
     pub fn new() -> Self {
-        let dir = mkdtemp(&std::env::temp_dir().join("claude-isolated-XXXXXX")).unwrap();
+        let dir = Scratch::new();
         let home = dir.join("home");
         let place = Place {
             env: Environment {
@@ -56,12 +58,6 @@ impl Place {
 
     fn refused_file(&self) -> String {
         format!("{:#}", self.load().expect_err("must be refused"))
-    }
-}
-
-impl Drop for Place {
-    fn drop(&mut self) {
-        let _ = fs::remove_dir_all(&self.dir);
     }
 }
 
@@ -131,19 +127,25 @@ fn the_samples_of_the_example_are_valid() {
     let place = Place::new();
     place.user(&text);
     let config = place.load().unwrap();
-    assert_eq!(config.allow.len(), 5);
-    assert_eq!(config.home.len(), 1);
-    assert_eq!(config.on_block, OnBlock::Reject);
-    assert_eq!(config.netns, Netns::Attach);
+    assert_eq!(config.firewall.allow.len(), 5);
+    assert_eq!(config.firewall.home.len(), 1);
+    assert_eq!(config.firewall.on_block, OnBlock::Reject);
+    assert_eq!(config.firewall.netns, Netns::Attach);
     assert_eq!(
-        (config.ports.publish.len(), config.ports.host_ports.len()),
+        (
+            config.firewall.ports.publish.len(),
+            config.firewall.ports.host_ports.len()
+        ),
         (4, 3)
     );
-    assert_eq!(config.nas.as_deref(), Some(Path::new("/mnt/nas")));
+    assert_eq!(
+        config.filesystem.nas.as_deref(),
+        Some(Path::new("/mnt/nas"))
+    );
     assert_eq!(config.args, [""; 0]);
     assert_eq!(config.command, place.env.home.join(".local/bin/claude"));
     let mine = place.env.home.join(".config/claude-isolated/mine.toml");
-    assert_eq!(config.policy, PolicyName::File(mine));
+    assert_eq!(config.firewall.policy, PolicyName::File(mine));
     let log = place.env.home.join("blocked.jsonl");
     assert_eq!(config.log.file, Some(log));
     assert!(config.log.quiet);
@@ -164,19 +166,23 @@ fn later_files_win_and_lists_add_up() {
     );
     let system = Config {
         firewall_off: Some(place.env.system_config.clone()),
-        policy: PolicyName::Named("attached".into()),
-        allow: vec!["10.0.0.1".parse().unwrap()],
-        deny: vec![],
-        home: vec!["10.1.0.0/16".parse().unwrap()],
-        on_block: OnBlock::Reject,
-        netns: Netns::Pasta,
-        ports: Asked {
-            publish: vec![Publish::Auto],
-            host_ports: vec!["5432".parse().unwrap()],
+        firewall: Firewall {
+            policy: PolicyName::Named("attached".into()),
+            allow: vec!["10.0.0.1".parse().unwrap()],
+            deny: vec![],
+            home: vec!["10.1.0.0/16".parse().unwrap()],
+            on_block: OnBlock::Reject,
+            netns: Netns::Pasta,
+            ports: Asked {
+                publish: vec![Publish::Auto],
+                host_ports: vec!["5432".parse().unwrap()],
+            },
         },
-        write: vec![place.env.home.join("a")],
-        read: vec![place.env.home.join("b")],
-        nas: Some("/mnt/nas".into()),
+        filesystem: Filesystem {
+            write: vec![place.env.home.join("a")],
+            read: vec![place.env.home.join("b")],
+            nas: Some("/mnt/nas".into()),
+        },
         seccomp: false,
         more: Files {
             hide: vec![
@@ -223,24 +229,28 @@ fn later_files_win_and_lists_add_up() {
     );
     let meant = Config {
         firewall_off: None,
-        policy: PolicyName::File("/p/mine".into()),
-        allow: vec!["10.0.0.1".parse().unwrap(), "10.0.0.2".parse().unwrap()],
-        deny: vec!["10.0.0.3:22".parse().unwrap()],
-        home: vec![
-            "10.1.0.0/16".parse().unwrap(),
-            "10.2.0.0/16".parse().unwrap(),
-        ],
-        on_block: OnBlock::Drop,
-        netns: Netns::Auto,
-        ports: Asked {
-            publish: ["auto", "3000", "0.0.0.0:8080:80"]
-                .map(|p| p.parse().unwrap())
-                .into(),
-            host_ports: ["5432", "53/udp"].map(|p| p.parse().unwrap()).into(),
+        firewall: Firewall {
+            policy: PolicyName::File("/p/mine".into()),
+            allow: vec!["10.0.0.1".parse().unwrap(), "10.0.0.2".parse().unwrap()],
+            deny: vec!["10.0.0.3:22".parse().unwrap()],
+            home: vec![
+                "10.1.0.0/16".parse().unwrap(),
+                "10.2.0.0/16".parse().unwrap(),
+            ],
+            on_block: OnBlock::Drop,
+            netns: Netns::Auto,
+            ports: Asked {
+                publish: ["auto", "3000", "0.0.0.0:8080:80"]
+                    .map(|p| p.parse().unwrap())
+                    .into(),
+                host_ports: ["5432", "53/udp"].map(|p| p.parse().unwrap()).into(),
+            },
         },
-        write: vec![place.env.home.join("a"), place.env.home.join("c")],
-        read: vec![place.env.home.join("b"), place.env.home.clone()],
-        nas: None,
+        filesystem: Filesystem {
+            write: vec![place.env.home.join("a"), place.env.home.join("c")],
+            read: vec![place.env.home.join("b"), place.env.home.clone()],
+            nas: None,
+        },
         seccomp: true,
         more: Files {
             git_config: GitConfig::Restore,
@@ -278,7 +288,7 @@ fn one_named_file_instead_of_both() {
     );
     place.write(&only, "[firewall]\npolicy = 'attached'");
     let config = Config::load(&place.env, Some(&only), &place.dir).unwrap();
-    assert_eq!(config.policy, PolicyName::Named("attached".into()));
+    assert_eq!(config.firewall.policy, PolicyName::Named("attached".into()));
     assert_eq!((config.firewall_off, config.files), (None, vec![only]));
 }
 
@@ -289,8 +299,11 @@ fn a_configured_path_that_is_missing_is_left_out_with_a_warning() {
     let config = place.load().unwrap();
     let file = place.env.user_config();
     let home = place.env.home.display();
-    assert_eq!(config.write, std::slice::from_ref(&place.env.home));
-    assert_eq!(config.read, [""; 0].map(PathBuf::from));
+    assert_eq!(
+        config.filesystem.write,
+        std::slice::from_ref(&place.env.home)
+    );
+    assert_eq!(config.filesystem.read, [""; 0].map(PathBuf::from));
     assert_eq!(
         config.warnings,
         [
@@ -459,8 +472,11 @@ fn a_hundred_thousand_allow_entries_are_read() {
         .collect();
     place.user(&format!("[firewall]\nallow = [\n{entries}]\n"));
     let config = place.load().unwrap();
-    assert_eq!(config.allow.len(), 100_000);
-    assert_eq!(config.allow[99_999].to_string(), "10.1.134.159:445/tcp");
+    assert_eq!(config.firewall.allow.len(), 100_000);
+    assert_eq!(
+        config.firewall.allow[99_999].to_string(),
+        "10.1.134.159:445/tcp"
+    );
 }
 
 #[test]
@@ -476,17 +492,23 @@ fn the_deepest_project_of_the_workspace_applies() {
         let workspace = place.env.home.join(workspace);
         Config::load(&place.env, None, &workspace).unwrap()
     };
-    let name = |config: &Config| match &config.policy {
+    let name = |config: &Config| match &config.firewall.policy {
         PolicyName::Named(name) => name.clone(),
         other => panic!("{other:?}"),
     };
     let [elsewhere, src, robot] = ["other", "src/x/y", "src/robot/arm"].map(load);
     assert_eq!(
-        (name(&elsewhere), elsewhere.allow.len()),
+        (name(&elsewhere), elsewhere.firewall.allow.len()),
         ("attached".into(), 1)
     );
-    assert_eq!((name(&src), src.allow.len()), ("offline".into(), 1));
-    assert_eq!((name(&robot), robot.allow.len()), ("attached".into(), 2));
+    assert_eq!(
+        (name(&src), src.firewall.allow.len()),
+        ("offline".into(), 1)
+    );
+    assert_eq!(
+        (name(&robot), robot.firewall.allow.len()),
+        ("attached".into(), 2)
+    );
     assert_eq!(robot.more.hide, [".env"]);
     assert!(
         [elsewhere, src, robot]

@@ -151,19 +151,14 @@ pub fn echo_request(address: IpAddr) -> (libc::c_int, u8) {
 mod tests {
     use super::*;
     use crate::host::Address;
-    use crate::launch::{Firewall, Netns, OnBlock, PolicyName};
+    use crate::launch::Firewall;
     use crate::policy::Inputs;
     use crate::policy::ruleset::Shelf;
 
     fn found(policy: &str, allow: &[&str]) -> Vec<Target> {
         let firewall = Firewall {
-            policy: PolicyName::Named(policy.into()),
             allow: allow.iter().map(|a| a.parse().unwrap()).collect(),
-            deny: Vec::new(),
-            home: Vec::new(),
-            on_block: OnBlock::Drop,
-            netns: Netns::Auto,
-            ports: Default::default(),
+            ..Firewall::new(policy)
         };
         let network = Network {
             addresses: ["10.10.10.50/24", "2001:db8:1:1::50/64"]

@@ -13,7 +13,7 @@ use serde_json::Value;
 use super::battery::{Desk, Facts, routes};
 use super::destinations;
 use crate::config::directories::Directories;
-use crate::launch::{self, Environment, Firewall, Netns, OnBlock, PolicyName, Request};
+use crate::launch::{self, Environment, OnBlock, Request};
 use crate::live::ports::spec::Publish;
 use crate::policy::ruleset::Shelf;
 use crate::stage::namespace;
@@ -37,15 +37,7 @@ pub fn read(options: &[OsString], program: &Path, desk: Desk) -> Result<Facts> {
     };
     let without_firewall = launch.firewall.is_none();
     // Without a firewall the default one is what is missing.
-    let firewall = launch.firewall.unwrap_or(Firewall {
-        policy: PolicyName::Named("home-lan".into()),
-        allow: Vec::new(),
-        deny: Vec::new(),
-        home: Vec::new(),
-        on_block: OnBlock::Drop,
-        netns: Netns::Auto,
-        ports: Default::default(),
-    });
+    let firewall = launch.firewall.unwrap_or_default();
     let configuration = [environment.user_config(), environment.system_config];
     let parents = configuration.iter().filter_map(|file| file.parent());
     let mut protected_directories: Vec<PathBuf> = parents.map(Path::to_path_buf).collect();

@@ -114,26 +114,19 @@ impl Servers {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::scratch::Scratch;
 
-    struct Dir(PathBuf);
+    struct Dir(Scratch);
 
     impl Dir {
-        fn new(name: &str) -> Self {
-            let dir = std::env::temp_dir().join(format!("servers-{name}-{}", std::process::id()));
-            fs::create_dir_all(&dir).unwrap();
-            Self(dir)
+        fn new() -> Self {
+            Self(Scratch::new())
         }
 
         fn write(&self, name: &str, text: &str) -> PathBuf {
             let path = self.0.join(name);
             fs::write(&path, text).unwrap();
             path
-        }
-    }
-
-    impl Drop for Dir {
-        fn drop(&mut self) {
-            let _ = fs::remove_dir_all(&self.0);
         }
     }
 
@@ -144,7 +137,7 @@ mod tests {
 
     #[test]
     fn one_that_failed_is_last_for_a_while() {
-        let dir = Dir::new("failed");
+        let dir = Dir::new();
         let mut servers =
             Servers::new(dir.write("r", "nameserver 10.0.0.1\nnameserver 10.0.0.2\n"));
         let now = Instant::now();
@@ -160,7 +153,7 @@ mod tests {
 
     #[test]
     fn all_failed_is_the_file_order() {
-        let dir = Dir::new("all");
+        let dir = Dir::new();
         let mut servers =
             Servers::new(dir.write("r", "nameserver 10.0.0.1\nnameserver 10.0.0.2\n"));
         let now = Instant::now();
@@ -172,7 +165,7 @@ mod tests {
 
     #[test]
     fn a_change_is_seen_after_a_second_also_behind_a_link() {
-        let dir = Dir::new("change");
+        let dir = Dir::new();
         let (a, b) = (
             dir.write("a", "nameserver 10.0.0.1\n"),
             dir.write("b", "nameserver 10.0.0.2\n"),
@@ -192,7 +185,7 @@ mod tests {
 
     #[test]
     fn after_a_change_of_the_network_the_file_is_looked_at_at_once_and_no_server_is_shunned() {
-        let dir = Dir::new("network");
+        let dir = Dir::new();
         let text = "nameserver 10.0.0.1\nnameserver 10.0.0.2\n";
         let mut servers = Servers::new(dir.write("r", text));
         let now = Instant::now();
@@ -207,7 +200,7 @@ mod tests {
 
     #[test]
     fn a_missing_file_leaves_the_servers_as_they_were() {
-        let dir = Dir::new("missing");
+        let dir = Dir::new();
         let path = dir.write("r", "nameserver 10.0.0.1\n");
         let mut servers = Servers::new(path.clone());
         let now = Instant::now();

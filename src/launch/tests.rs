@@ -1,6 +1,8 @@
 use std::fs;
 use std::os::unix::ffi::OsStringExt;
 
+use anyhow::Result;
+
 use super::*;
 use crate::config::tests::Place;
 
@@ -130,7 +132,7 @@ fn the_command_line_comes_last() {
     );
     assert_eq!(
         launch.filesystem.read,
-        [place.env.home.clone(), "/".into(), place.dir.clone()]
+        [place.env.home.clone(), "/".into(), place.dir.to_path_buf()]
     );
     assert_eq!(launch.action, Action::DryRun { json: true });
     assert_eq!(launch.config_files, [place.env.user_config()]);

@@ -166,22 +166,12 @@ pub fn end(inputs: &mut Inputs, over: Vec<Timed>) {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::launch::{Firewall, Netns, OnBlock, PolicyName};
+    use crate::launch::Firewall;
     use crate::policy::Ruleset;
 
     fn inputs() -> Inputs {
-        let policy = PolicyName::Named("attached".into());
         let ruleset = Ruleset::built_in("attached").unwrap();
-        let firewall = Firewall {
-            policy,
-            allow: vec![],
-            deny: vec![],
-            home: vec![],
-            on_block: OnBlock::Drop,
-            netns: Netns::Auto,
-            ports: Default::default(),
-        };
-        Inputs::new(ruleset, &firewall)
+        Inputs::new(ruleset, &Firewall::new("attached"))
     }
 
     fn entry(text: &str, addresses: &[&str]) -> Allowed {

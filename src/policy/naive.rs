@@ -9,7 +9,7 @@ use super::ruleset::Shelf;
 use super::{Inputs, Policy, Verdict};
 use crate::dest::{Allowed, Destination, Proto, Service, Target};
 use crate::host::Attached;
-use crate::launch::{Firewall, Netns, OnBlock, PolicyName};
+use crate::launch::Firewall;
 
 /// SplitMix64 (Steele and others 2014).
 struct Random(u64);
@@ -273,13 +273,8 @@ fn decide_agrees_with_a_naive_evaluation() {
         let count = random.below(4) as usize;
         let denied = entries(&mut random, count);
         let firewall = Firewall {
-            policy: PolicyName::Named(name.into()),
-            allow: vec![],
-            deny: vec![],
             home: home.clone(),
-            on_block: OnBlock::Drop,
-            netns: Netns::Auto,
-            ports: Default::default(),
+            ..Firewall::new(name)
         };
         let ruleset = Shelf::default().load(&firewall.policy).unwrap();
         let mut addresses =
@@ -362,15 +357,7 @@ fn decide_agrees_with_a_naive_evaluation() {
 
 #[test]
 fn the_order_of_rules() {
-    let firewall = Firewall {
-        policy: PolicyName::Named("home-lan".into()),
-        allow: vec![],
-        deny: vec![],
-        home: vec![],
-        on_block: OnBlock::Drop,
-        netns: Netns::Auto,
-        ports: Default::default(),
-    };
+    let firewall = Firewall::new("home-lan");
     let ruleset = Shelf::default().load(&firewall.policy).unwrap();
     let policy = Policy::build(&Inputs::new(ruleset, &firewall));
     let names: Vec<&str> = policy.rules.iter().map(|r| r.name.as_str()).collect();

@@ -191,7 +191,7 @@ mod tests {
     use super::*;
     use crate::dest::{Destination, Target};
     use crate::dest::{Proto, Service};
-    use crate::launch::{Firewall, Netns, PolicyName};
+    use crate::launch::Firewall;
     use crate::policy::{Inputs, Ruleset};
 
     fn allowed() -> Vec<Allowed> {
@@ -230,11 +230,7 @@ mod tests {
     }
 
     fn policy(on_block: OnBlock) -> Policy {
-        let name = PolicyName::Named("attached".into());
         let firewall = Firewall {
-            policy: name.clone(),
-            allow: vec![],
-            deny: vec![],
             home: [
                 "10.1.0.0",
                 "10.3.0.0",
@@ -246,8 +242,7 @@ mod tests {
             .map(|n| n.parse().unwrap())
             .to_vec(),
             on_block,
-            netns: Netns::Auto,
-            ports: Default::default(),
+            ..Firewall::new("attached")
         };
         let ruleset = Ruleset::built_in("attached").unwrap();
         Policy::build(&Inputs {

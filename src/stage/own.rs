@@ -98,13 +98,13 @@ pub fn create_caches(around: &Surroundings) -> Result<()> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::scratch::Scratch;
     use std::fs;
     use std::os::unix::fs::symlink;
 
     #[test]
     fn what_claude_cannot_use_is_said_and_left_alone() {
-        let home = std::env::temp_dir().join(format!("own-state-{}", std::process::id()));
-        fs::create_dir_all(&home).unwrap();
+        let home = Scratch::new();
         let [dir, file] = CLAUDE_STATE.map(|name| home.join(name));
         create_claude_state(&home).unwrap();
         assert_eq!(fs::read(&file).unwrap(), b"{}\n");
@@ -133,6 +133,5 @@ mod tests {
                     .all(|line| line.contains("is a link to nothing")),
             "{said:?}"
         );
-        fs::remove_dir_all(home).unwrap();
     }
 }

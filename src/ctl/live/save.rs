@@ -91,16 +91,14 @@ fn replace(file: &Path, text: &[u8], mode: u32) -> Result<()> {
 mod tests {
     use super::*;
     use crate::dest::Destination;
+    use crate::scratch::Scratch;
     use std::os::unix::fs::symlink;
 
-    struct Dir(PathBuf);
+    struct Dir(Scratch);
 
     impl Dir {
-        fn new(name: &str) -> Dir {
-            let dir = std::env::temp_dir().join(format!("save-{name}-{}", std::process::id()));
-            fs::create_dir_all(&dir).unwrap();
-            fs::set_permissions(&dir, Permissions::from_mode(0o755)).unwrap();
-            Dir(dir.canonicalize().unwrap())
+        fn new() -> Dir {
+            Dir(Scratch::new())
         }
 
         fn save(&self, file: &str, entry: &str) -> Result<String> {
@@ -109,15 +107,9 @@ mod tests {
         }
     }
 
-    impl Drop for Dir {
-        fn drop(&mut self) {
-            let _ = fs::remove_dir_all(&self.0);
-        }
-    }
-
     #[test]
     fn a_file_is_made_for_the_user_alone() {
-        let dir = Dir::new("new");
+        let dir = Dir::new();
         let file = dir.0.join("a/b/config.toml");
         assert!(
             dir.save("a/b/config.toml", "nas.lan:445")
@@ -139,7 +131,7 @@ mod tests {
 
     #[test]
     fn a_link_to_the_file_stays_one() {
-        let dir = Dir::new("link");
+        let dir = Dir::new();
         fs::create_dir(dir.0.join("dotfiles")).unwrap();
         let real = dir.0.join("dotfiles/claude.toml");
         fs::write(&real, "# mine\n").unwrap();
@@ -161,7 +153,7 @@ mod tests {
 
     #[test]
     fn what_the_loader_refuses_is_left_alone() {
-        let dir = Dir::new("refused");
+        let dir = Dir::new();
         let file = dir.0.join("config.toml");
         for (text, mode, says) in [
             ("", 0o666, "can be written by others"),

@@ -183,22 +183,7 @@ mod tests {
 
     use super::super::packet::{Kind, Target};
     use super::*;
-
-    struct Place(PathBuf);
-
-    impl Place {
-        fn new(name: &str) -> Self {
-            let dir = std::env::temp_dir().join(format!("log-{name}-{}", std::process::id()));
-            fs::create_dir_all(&dir).unwrap();
-            Place(dir)
-        }
-    }
-
-    impl Drop for Place {
-        fn drop(&mut self) {
-            let _ = fs::remove_dir_all(&self.0);
-        }
-    }
+    use crate::scratch::Scratch;
 
     fn open(path: &Path) -> Result<LogFile> {
         LogFile::open(path, Uid::effective())
@@ -223,8 +208,8 @@ mod tests {
 
     #[test]
     fn a_line_each_and_one_at_the_end() {
-        let place = Place::new("lines");
-        let path = place.0.join("log");
+        let place = Scratch::new();
+        let path = place.join("log");
         let ring = ring();
         for run in ["first", "second"] {
             let mut log = open(&path).unwrap();
@@ -255,7 +240,7 @@ mod tests {
 
     #[test]
     fn only_a_regular_file_that_is_ours_alone() {
-        let place = Place::new("open");
+        let place = Scratch::new();
         let refused = |path: &Path, why: &str| {
             let error = format!("{:#}", open(path).err().expect(why));
             assert!(
@@ -263,24 +248,20 @@ mod tests {
                 "{error}"
             );
         };
-        let (link, shared, fifo) = (
-            place.0.join("link"),
-            place.0.join("shared"),
-            place.0.join("fifo"),
-        );
-        symlink(place.0.join("elsewhere"), &link).unwrap();
+        let (link, shared, fifo) = (place.join("link"), place.join("shared"), place.join("fifo"));
+        symlink(place.join("elsewhere"), &link).unwrap();
         refused(&link, "symbolic link");
-        assert!(!place.0.join("elsewhere").exists());
+        assert!(!place.join("elsewhere").exists());
         fs::write(&shared, "").unwrap();
         fs::set_permissions(&shared, fs::Permissions::from_mode(0o666)).unwrap();
         refused(&shared, "mode 0666");
         fs::set_permissions(&shared, fs::Permissions::from_mode(0o600)).unwrap();
-        fs::hard_link(&shared, place.0.join("other")).unwrap();
+        fs::hard_link(&shared, place.join("other")).unwrap();
         refused(&shared, "2 names");
         nix::unistd::mkfifo(&fifo, nix::sys::stat::Mode::S_IRWXU).unwrap();
         refused(&fifo, "cannot write");
-        refused(&place.0, "cannot write");
-        refused(&place.0.join("none/log"), "No such file");
+        refused(&place, "cannot write");
+        refused(&place.join("none/log"), "No such file");
     }
 
     #[test]

@@ -129,6 +129,7 @@ mod tests {
 
     use super::super::packet::{Kind, Target};
     use super::*;
+    use crate::scratch::Scratch;
 
     fn run(id: &str) -> Run {
         let mut ring = Ring::default();
@@ -142,7 +143,7 @@ mod tests {
 
     #[test]
     fn the_newest_are_kept_and_are_ours_alone() {
-        let top = std::env::temp_dir().join(format!("kept-{}", std::process::id()));
+        let top = Scratch::new();
         let state = top.join("state");
         let uid = Uid::effective();
         assert_eq!(read(&state, "aaaaaa").unwrap(), None);
@@ -174,6 +175,5 @@ mod tests {
         assert_eq!((mode(runs(&state)), mode(state.clone())), (0o700, 0o700));
         fs::write(runs(&state).join("bad.json"), "{").unwrap();
         assert!(read(&state, "bad").is_err());
-        fs::remove_dir_all(top).unwrap();
     }
 }

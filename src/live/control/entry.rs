@@ -230,11 +230,8 @@ impl Drop for Listening {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::scratch::Scratch;
     use std::os::unix::fs::PermissionsExt;
-
-    fn scratch(name: &str) -> PathBuf {
-        std::env::temp_dir().join(format!("{name}-{}", std::process::id()))
-    }
 
     #[test]
     fn ids() {
@@ -250,7 +247,8 @@ mod tests {
     #[test]
     fn a_run_is_found_while_it_listens_and_its_remains_go() {
         // Longer than a socket's address takes.
-        let runtime = scratch("runs").join("x".repeat(120));
+        let scratch = Scratch::new();
+        let runtime = scratch.join("x".repeat(120));
         assert!(Runs::open(&runtime).unwrap().is_none());
         let first = Runs::make(&runtime).unwrap().listen().unwrap();
         let second = Runs::make(&runtime).unwrap().listen().unwrap();
@@ -279,18 +277,16 @@ mod tests {
         assert_eq!(left, meant);
         drop(second);
         assert!(ids(&runs).is_empty());
-        std::fs::remove_dir_all(scratch("runs")).unwrap();
     }
 
     #[test]
     fn a_directory_of_others_is_refused() {
-        let runtime = scratch("others");
+        let runtime = Scratch::new();
         Runs::make(&runtime).unwrap();
         let all = std::fs::Permissions::from_mode(0o777);
         std::fs::set_permissions(runtime.join(RUNS), all).unwrap();
         for refused in [Runs::open(&runtime).err(), Runs::make(&runtime).err()] {
             assert!(refused.unwrap().to_string().contains("yours alone"));
         }
-        std::fs::remove_dir_all(runtime).unwrap();
     }
 }

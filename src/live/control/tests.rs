@@ -1,17 +1,17 @@
 use std::io::{BufRead, BufReader, Read, Write};
-use std::path::PathBuf;
 
 use super::super::protocol::{MAX_REQUEST, Request, Run, VERSION, line};
 use super::*;
+use crate::scratch::Scratch;
 
 struct Lab {
     server: Server,
-    dir: PathBuf,
+    dir: Scratch,
 }
 
 impl Lab {
-    fn new(name: &str) -> Lab {
-        let dir = std::env::temp_dir().join(format!("control-{name}-{}", std::process::id()));
+    fn new() -> Lab {
+        let dir = Scratch::new();
         let server = Server::start(&dir).unwrap();
         Lab { server, dir }
     }
@@ -48,12 +48,6 @@ impl Lab {
     }
 }
 
-impl Drop for Lab {
-    fn drop(&mut self) {
-        let _ = std::fs::remove_dir_all(&self.dir);
-    }
-}
-
 fn ask(stream: &mut UnixStream, ask: Ask) {
     stream
         .write_all(&line(&Request { v: VERSION, ask }))
@@ -74,7 +68,7 @@ fn text(text: &str) -> Answer {
 
 #[test]
 fn requests_of_one_client_are_answered_in_order() {
-    let mut lab = Lab::new("order");
+    let mut lab = Lab::new();
     let now = Instant::now();
     let mut client = lab.connect();
     ask(&mut client, Ask::Run);
@@ -99,7 +93,7 @@ fn requests_of_one_client_are_answered_in_order() {
 
 #[test]
 fn what_is_wrong_is_said_and_ends_the_connection_alone() {
-    let mut lab = Lab::new("wrong");
+    let mut lab = Lab::new();
     let now = Instant::now();
     let mut good = lab.connect();
     for bad in [
@@ -122,7 +116,7 @@ fn what_is_wrong_is_said_and_ends_the_connection_alone() {
 
 #[test]
 fn who_keeps_it_waiting_is_cut_and_who_watches_is_not() {
-    let mut lab = Lab::new("slow");
+    let mut lab = Lab::new();
     let begin = Instant::now();
     let (mut watcher, _silent, mut slow) = (lab.connect(), lab.connect(), lab.connect());
     ask(&mut watcher, Ask::Watch);
@@ -155,7 +149,7 @@ fn who_keeps_it_waiting_is_cut_and_who_watches_is_not() {
 
 #[test]
 fn a_client_that_has_gone_is_forgotten() {
-    let mut lab = Lab::new("gone");
+    let mut lab = Lab::new();
     let now = Instant::now();
     for wanted in [Ask::Watch, Ask::Log] {
         let mut client = lab.connect();
@@ -171,7 +165,7 @@ fn a_client_that_has_gone_is_forgotten() {
 
 #[test]
 fn a_crowd_is_told_so() {
-    let mut lab = Lab::new("crowd");
+    let mut lab = Lab::new();
     let now = Instant::now();
     let all: Vec<UnixStream> = (0..=CLIENTS).map(|_| lab.connect()).collect();
     lab.turn(now);
@@ -184,7 +178,7 @@ fn a_crowd_is_told_so() {
 
 #[test]
 fn an_answer_of_many_megabytes_arrives_whole() {
-    let mut lab = Lab::new("long");
+    let mut lab = Lab::new();
     let now = Instant::now();
     let mut client = lab.connect();
     ask(&mut client, Ask::Rules { json: false });

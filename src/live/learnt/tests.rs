@@ -4,7 +4,7 @@ use super::*;
 use crate::dest::Proto;
 use crate::host::Attached;
 use crate::host::names::unresolved;
-use crate::launch::{Firewall, Netns, OnBlock, PolicyName};
+use crate::launch::Firewall;
 use crate::policy::Ruleset;
 
 fn inputs(allow: &[&str], deny: &[&str]) -> Inputs {
@@ -12,13 +12,9 @@ fn inputs(allow: &[&str], deny: &[&str]) -> Inputs {
         list.iter().map(|entry| entry.parse().unwrap()).collect()
     };
     let firewall = Firewall {
-        policy: PolicyName::Named("allowlist-only".into()),
         allow: entries(allow),
         deny: entries(deny),
-        home: vec![],
-        on_block: OnBlock::Drop,
-        netns: Netns::Auto,
-        ports: Default::default(),
+        ..Firewall::new("allowlist-only")
     };
     let ruleset = Ruleset::built_in("allowlist-only").unwrap();
     Inputs {

@@ -4,6 +4,7 @@ use std::path::{Path, PathBuf};
 
 use super::*;
 use crate::launch::PolicyName;
+use crate::scratch::Scratch;
 
 fn error(text: &str) -> String {
     format!("{:#}", Ruleset::parse("x", "x.toml", text).unwrap_err())
@@ -25,15 +26,11 @@ fn order(ruleset: &Ruleset) -> String {
     words.join(" ")
 }
 
-struct Place(PathBuf);
+struct Place(Scratch);
 
 impl Place {
-    fn new(name: &str) -> Self {
-        let dir = std::env::temp_dir().join(format!("rulesets-{name}-{}", std::process::id()));
-        fs::create_dir_all(&dir).unwrap();
-        let place = Self(dir);
-        place.mode(&place.0, 0o700);
-        place
+    fn new() -> Self {
+        Self(Scratch::new())
     }
 
     fn mode(&self, path: &Path, mode: u32) {
@@ -53,12 +50,6 @@ impl Place {
         Shelf {
             directories: directories.iter().map(|dir| self.0.join(dir)).collect(),
         }
-    }
-}
-
-impl Drop for Place {
-    fn drop(&mut self) {
-        let _ = fs::remove_dir_all(&self.0);
     }
 }
 
@@ -99,7 +90,7 @@ fn an_unknown_name_and_the_nearest() {
 
 #[test]
 fn a_file_that_only_the_user_can_write() {
-    let place = Place::new("file");
+    let place = Place::new();
     let text = format!("{HEAD}block = [\"lab\"]\n[groups]\nlab = [\"10.20.0.0/16\"]\n");
     let path = place.write("own.toml", &text);
     place.mode(&path, 0o666);
@@ -117,7 +108,7 @@ fn a_file_that_only_the_user_can_write() {
 
 #[test]
 fn names_are_looked_for_in_the_users_directory_first() {
-    let place = Place::new("names");
+    let place = Place::new();
     let text = |block: &str| format!("{HEAD}block = [{block}]\n");
     let mine = place.write("user/office.toml", &text("\"home\""));
     place.write("system/office.toml", &text("\"attached\""));
@@ -154,7 +145,7 @@ fn names_are_looked_for_in_the_users_directory_first() {
 
 #[test]
 fn included_rules_come_after_the_rulesets_own() {
-    let place = Place::new("include");
+    let place = Place::new();
     let base = place.write(
         "base.toml",
         "summary = \"b\"\ndefault = \"block\"\ndns = \"none\"\naccept = [\"lab:80\", \"10.1.0.0/16\"]\n\
@@ -187,7 +178,7 @@ fn included_rules_come_after_the_rulesets_own() {
 
 #[test]
 fn circles_and_missing_includes() {
-    let place = Place::new("circle");
+    let place = Place::new();
     let including = |name: &str| format!("{HEAD}include = \"{name}\"\n");
     let a = place.write("a.toml", &including("./b.toml"));
     place.write("b.toml", &including("./a.toml"));

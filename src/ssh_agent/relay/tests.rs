@@ -1,12 +1,12 @@
 //! Against a stand-in for the agent on the other side; the real one is in the lab.
 
 use super::*;
+use crate::scratch::Scratch;
 use nix::poll::{PollFd, PollTimeout, poll};
-use nix::unistd::mkdtemp;
 use std::time::{Duration, Instant};
 
 struct Place {
-    dir: PathBuf,
+    dir: Scratch,
     agent: UnixListener,
     relay: Relay,
     client: UnixStream,
@@ -14,7 +14,7 @@ struct Place {
 
 impl Place {
     fn new() -> Self {
-        let dir = mkdtemp(&std::env::temp_dir().join("ssh-agent-XXXXXX")).unwrap();
+        let dir = Scratch::new();
         let agent = UnixListener::bind(dir.join("agent")).unwrap();
         let inside = UnixListener::bind(dir.join("inside")).unwrap();
         let client = UnixStream::connect(dir.join("inside")).unwrap();
@@ -53,12 +53,6 @@ impl Place {
         let mut bytes = vec![0; length];
         self.client.read_exact(&mut bytes).unwrap();
         bytes
-    }
-}
-
-impl Drop for Place {
-    fn drop(&mut self) {
-        let _ = std::fs::remove_dir_all(&self.dir);
     }
 }
 

@@ -2,14 +2,14 @@ use std::fs;
 use std::os::unix::fs::{PermissionsExt, symlink};
 
 use super::*;
+use crate::scratch::Scratch;
 
 /// A host's home and a sandbox's; gone at the end.
-struct Place(PathBuf);
+struct Place(Scratch);
 
 impl Place {
-    fn new(name: &str) -> Self {
-        let dir = std::env::temp_dir().join(format!("claude-json-{name}-{}", std::process::id()));
-        let _ = fs::remove_dir_all(&dir);
+    fn new() -> Self {
+        let dir = Scratch::new();
         for home in ["host", "inside", "second"] {
             fs::create_dir_all(dir.join(home)).unwrap();
         }
@@ -40,12 +40,6 @@ impl Place {
     }
 }
 
-impl Drop for Place {
-    fn drop(&mut self) {
-        let _ = fs::remove_dir_all(&self.0);
-    }
-}
-
 fn settle(sync: &mut Sync) {
     sync.tick(Instant::now()).unwrap();
     if let Some(due) = sync.deadline() {
@@ -55,7 +49,7 @@ fn settle(sync: &mut Sync) {
 
 #[test]
 fn what_is_written_on_one_side_comes_to_the_other_byte_for_byte() {
-    let place = Place::new("both");
+    let place = Place::new();
     let mut sync = place.start("inside");
     place.write("inside", "{ \"n\":2 }");
     settle(&mut sync);
@@ -72,7 +66,7 @@ fn what_is_written_on_one_side_comes_to_the_other_byte_for_byte() {
 
 #[test]
 fn two_sandboxes_keep_each_others_login() {
-    let place = Place::new("two");
+    let place = Place::new();
     let (mut first, mut second) = (place.start("inside"), place.start("second"));
     place.write("inside", "{\"n\":1,\"login\":\"x\"}");
     place.write("second", "{\"n\":2}");
@@ -90,7 +84,7 @@ fn two_sandboxes_keep_each_others_login() {
 
 #[test]
 fn halves_links_and_what_is_no_file_are_not_carried_over() {
-    let place = Place::new("halves");
+    let place = Place::new();
     let mut sync = place.start("inside");
     let file = place.0.join("inside/.claude.json");
     for text in ["", "{\"n\":", "[1]"] {
@@ -113,7 +107,7 @@ fn halves_links_and_what_is_no_file_are_not_carried_over() {
 
 #[test]
 fn a_held_lock_is_waited_for_and_a_dead_one_is_not() {
-    let place = Place::new("lock");
+    let place = Place::new();
     let mut sync = place.start("inside");
     let lock = place.0.join("host/.claude.json.lock");
     fs::create_dir(&lock).unwrap();
@@ -130,7 +124,7 @@ fn a_held_lock_is_waited_for_and_a_dead_one_is_not() {
 
 #[test]
 fn a_link_of_the_users_stays_and_so_does_the_mode() {
-    let place = Place::new("dotfiles");
+    let place = Place::new();
     let file = place.0.join("host/.claude.json");
     let real = place.0.join("real.json");
     fs::rename(&file, &real).unwrap();
