@@ -6,15 +6,18 @@
 //! the datagrams costs is a part of it. The supervisor's own memory is read
 //! before, and after. Everything runs as an ordinary user in network namespaces made for this: no packet leaves them.
 
+#[allow(dead_code, reason = "none of the benchmarks needs all of it")]
+mod common;
+
 use std::io::{Read, Write};
 use std::net::{TcpListener, TcpStream, UdpSocket};
-use std::os::unix::process::CommandExt;
 use std::process::{Child, Command, Stdio};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
-use std::{env, fs, thread};
+use std::{env, thread};
 
-const STAGE: &str = "CLAUDE_ISOLATED_BENCH_STAGE";
+use common::{Place, STAGE, median, private_memory};
+
 const NETWORK: &str = "
 set -e
 mount -t tmpfs none /run
@@ -43,20 +46,12 @@ const BEGUN: &str = "begun";
 const ENDED: &str = "ended";
 
 fn main() {
-    let args: Vec<String> = env::args().skip(1).filter(|a| a != "--bench").collect();
+    let args = common::args();
+    common::enter(NETWORK, &args);
     match env::var(STAGE).as_deref() {
-        Err(_) => {
-            let error = Command::new("unshare")
-                .args(["-Urnm", "sh", "-c", NETWORK])
-                .arg(env::current_exe().unwrap())
-                .args(&args)
-                .env(STAGE, "measure")
-                .exec();
-            panic!("cannot execute unshare: {error}");
-        }
         Ok("sink") => sink(),
-        Ok("inside") => inside(args[0].parse().unwrap()),
-        Ok(_) => measure(args.first().map_or("40", String::as_str)),
+        Ok("inside") => inside(common::rounds(&args, 0)),
+        _ => measure(common::rounds(&args, 40)),
     }
 }
 
@@ -164,20 +159,18 @@ fn flood(flooding: &AtomicBool, over: &AtomicBool, sent: &AtomicU64) {
     }
 }
 
-fn measure(rounds: &str) {
-    let home = env::temp_dir().join(format!("claude-isolated-bench-{}", std::process::id()));
-    let work = home.join("work");
-    fs::create_dir_all(&work).unwrap();
+fn measure(rounds: usize) {
+    let place = Place::new();
     let me = env::current_exe().unwrap();
     let mut child = Command::new(env!("CARGO_BIN_EXE_claude-isolated"))
         .arg("-r")
         .arg(me.parent().unwrap())
         .arg("-x")
         .arg(&me)
-        .arg(rounds)
+        .arg(rounds.to_string())
         .env(STAGE, "inside")
-        .env("HOME", &home)
-        .current_dir(&work)
+        .env("HOME", &place.home)
+        .current_dir(&place.work)
         .stdin(Stdio::piped())
         .stdout(Stdio::piped())
         .spawn()
@@ -189,7 +182,6 @@ fn measure(rounds: &str) {
     );
     drop(child.stdin.take());
     let status = child.wait().unwrap();
-    fs::remove_dir_all(&home).unwrap();
     assert!(status.success(), "{status}");
 }
 
@@ -207,23 +199,8 @@ fn follow(child: &mut Child, until: &str) -> u64 {
         let text = String::from_utf8_lossy(&line).into_owned();
         line.clear();
         if text == until {
-            return private(child.id());
+            return private_memory(child.id());
         }
         println!("{text}");
     }
-}
-
-/// In KiB.
-fn private(pid: u32) -> u64 {
-    let rollup = fs::read_to_string(format!("/proc/{pid}/smaps_rollup")).unwrap();
-    let of = |field: &str| -> u64 {
-        let line = rollup.lines().find(|line| line.starts_with(field)).unwrap();
-        line.split_whitespace().nth(1).unwrap().parse().unwrap()
-    };
-    of("Private_Dirty:") + of("Private_Clean:")
-}
-
-fn median(mut values: Vec<f64>) -> f64 {
-    values.sort_by(f64::total_cmp);
-    values[values.len() / 2]
 }

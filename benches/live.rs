@@ -5,54 +5,30 @@
 //! and so before it announces it, to the first datagram that the firewall refuses (`EPERM`). The program sends one
 //! every 50 µs.
 
+#[allow(dead_code, reason = "none of the benchmarks needs all of it")]
+mod common;
+
 use std::io::{BufRead, BufReader, Write};
 use std::net::{Ipv4Addr, UdpSocket};
-use std::os::unix::process::CommandExt;
-use std::path::Path;
 use std::process::{Command, Stdio};
 use std::time::Duration;
 
 use claude_isolated::netlink::{
     Builder, NLM_F_ACK, NLM_F_CREATE, NLM_F_REQUEST, Netlink, messages,
 };
+use common::{AS_ROOT, DESKTOP, Place, ms, private_memory};
 use nix::libc;
 use nix::time::{ClockId, clock_gettime};
 
-const STAGE: &str = "CLAUDE_ISOLATED_BENCH_STAGE";
-const NETWORK: &str = "
-set -e
-ip link set lo up
-ip link add eth0 type veth peer name peer0
-ip link set eth0 up; ip link set peer0 up
-ip addr add 10.10.10.50/24 dev eth0
-ip route add default via 10.10.10.1
-mount -t tmpfs none /run
-exec \"$0\" \"$@\"
-";
 const PROGRAM: &str = "--__bench-program";
 
 fn main() {
-    let me = std::env::current_exe().unwrap();
-    let args: Vec<String> = std::env::args()
-        .skip(1)
-        .filter(|arg| arg != "--bench")
-        .collect();
+    let args = common::args();
     if args.first().is_some_and(|arg| arg == PROGRAM) {
         return program();
     }
-    if std::env::var_os(STAGE).is_none() {
-        let error = Command::new("unshare")
-            .args(["-Urnm", "sh", "-c", NETWORK])
-            .arg(&me)
-            .args(&args)
-            .env(STAGE, "measure")
-            .exec();
-        panic!("cannot execute unshare: {error}");
-    }
-    let changes = args
-        .first()
-        .map_or(200, |changes| changes.parse().expect("CHANGES is a number"));
-    measure(&me, changes);
+    common::enter(&[DESKTOP, AS_ROOT].concat(), &args);
+    measure(common::rounds(&args, 200));
 }
 
 /// Of all processes of the machine.
@@ -80,20 +56,19 @@ fn program() {
     }
 }
 
-fn measure(me: &Path, changes: u32) {
-    let home = std::env::temp_dir().join(format!("claude-isolated-bench-{}", std::process::id()));
-    let work = home.join("work");
-    std::fs::create_dir_all(&work).unwrap();
+fn measure(changes: usize) {
+    let place = Place::new();
+    let me = std::env::current_exe().unwrap();
     let mut child = Command::new("unshare")
         .args(["-U", "--map-user=1500", "--map-group=1500"])
         .arg(env!("CARGO_BIN_EXE_claude-isolated"))
         .arg("-r")
-        .arg(me)
+        .arg(&me)
         .arg("-x")
-        .arg(me)
+        .arg(&me)
         .arg(PROGRAM)
-        .env("HOME", &home)
-        .current_dir(&work)
+        .env("HOME", &place.home)
+        .current_dir(&place.work)
         .stdin(Stdio::piped())
         .stdout(Stdio::piped())
         .spawn()
@@ -124,10 +99,8 @@ fn measure(me: &Path, changes: u32) {
     let after = memory();
     drop(stdin);
     child.wait().unwrap();
-    std::fs::remove_dir_all(&home).unwrap();
 
     times.sort();
-    let ms = |time: Duration| time.as_secs_f64() * 1e3;
     println!("{changes} networks, from their announcement to the block:");
     for (what, time, limit) in [
         ("median", times[times.len() / 2], "at most 10 ms"),
@@ -153,12 +126,4 @@ fn add_address(netlink: &Netlink, device: u32, addr: Ipv4Addr) {
     let answer = netlink.receive().unwrap();
     let errno = messages(&answer).unwrap().first().and_then(|m| m.errno());
     assert_eq!(errno, Some(0), "the address {addr}");
-}
-
-/// In KiB (`/proc/PID/smaps_rollup`, proc(5)).
-fn private_memory(pid: u32) -> u64 {
-    let text = std::fs::read_to_string(format!("/proc/{pid}/smaps_rollup")).unwrap();
-    let private = text.lines().filter(|line| line.starts_with("Private_"));
-    let kib = private.filter_map(|line| line.split_whitespace().nth(1)?.parse::<u64>().ok());
-    kib.sum()
 }

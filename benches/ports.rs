@@ -5,24 +5,16 @@
 //! leaves it. The service is this program again, in the sandbox and beside it. The rounds are interleaved, so that
 //! whatever else the machine does hits all alike; ratios are those of the medians.
 
+#[allow(dead_code, reason = "none of the benchmarks needs all of it")]
+mod common;
+
 use std::io::{Read, Write};
 use std::net::{TcpListener, TcpStream};
-use std::os::unix::process::CommandExt;
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 use std::{fs, thread};
 
-const STAGE: &str = "CLAUDE_ISOLATED_BENCH_STAGE";
-const NETWORK: &str = "
-set -e
-ip link set lo up
-ip link add eth0 type veth peer name peer0
-ip link set eth0 up; ip link set peer0 up
-ip addr add 10.10.10.50/24 dev eth0; ip addr add 2001:db8:1:1::50/64 dev eth0 nodad
-ip route add default via 10.10.10.1; ip -6 route add default via fe80::1 dev eth0
-mount -t tmpfs none /run
-exec unshare -U --map-user=1500 --map-group=1500 \"$0\" \"$@\"
-";
+use common::{AS_USER, DESKTOP, Place, median};
 
 /// Of one transfer, in bytes.
 const LENGTH: usize = 1 << 30;
@@ -35,28 +27,12 @@ const PUBLISHED: u16 = 3002;
 const INSIDE: u16 = 3003;
 
 fn main() {
-    let me = std::env::current_exe().unwrap();
-    let args: Vec<String> = std::env::args()
-        .skip(1)
-        .filter(|arg| arg != "--bench")
-        .collect();
-    match args.first().map(String::as_str) {
-        Some("serve") => return serve(args[1].parse().unwrap()),
-        _ if std::env::var_os(STAGE).is_some() => {}
-        _ => {
-            let error = Command::new("unshare")
-                .args(["-Urnm", "sh", "-c", NETWORK])
-                .arg(&me)
-                .args(&args)
-                .env(STAGE, "measure")
-                .exec();
-            panic!("cannot execute unshare: {error}");
-        }
+    let args = common::args();
+    if args.first().is_some_and(|arg| arg == "serve") {
+        return serve(args[1].parse().unwrap());
     }
-    let rounds = args
-        .first()
-        .map_or(7, |rounds| rounds.parse().expect("ROUNDS is a number"));
-    measure(&me, rounds);
+    common::enter(&[DESKTOP, AS_USER].concat(), &args);
+    measure(common::rounds(&args, 7));
 }
 
 /// First byte of a connection: `u`, take all and say one byte; `d`, give [`LENGTH`]; `q`, give each byte back.
@@ -186,23 +162,22 @@ fn answers(port: u16) -> bool {
     ask().is_ok()
 }
 
-fn measure(me: &std::path::Path, rounds: usize) {
-    let home = std::env::temp_dir().join(format!("claude-isolated-bench-{}", std::process::id()));
-    fs::create_dir_all(home.join("work")).unwrap();
+fn measure(rounds: usize) {
+    let place = Place::new();
     // Where the sandbox sees it.
-    let service = home.join("work/service");
-    fs::copy(me, &service).unwrap();
+    let service = place.work.join("service");
+    fs::copy(std::env::current_exe().unwrap(), &service).unwrap();
     let mut direct = Command::new(&service);
     direct.args(["serve", &DIRECT.to_string()]);
     let mut published = Command::new(env!("CARGO_BIN_EXE_claude-isolated"));
     published
         .args(["--publish", &format!("{PUBLISHED}:{INSIDE}"), "-w"])
-        .arg(home.join("work"))
+        .arg(&place.work)
         .arg("-x")
         .arg(&service)
         .args(["serve", &INSIDE.to_string()])
-        .current_dir(home.join("work"))
-        .env("HOME", &home);
+        .current_dir(&place.work)
+        .env("HOME", &place.home);
     let services = [start(direct, DIRECT), start(published, PUBLISHED)];
 
     type Case = (&'static str, &'static str, fn(u16) -> f64);
@@ -223,10 +198,7 @@ fn measure(me: &std::path::Path, rounds: usize) {
                 values.push(run(port));
             }
         }
-        let [direct, published] = values.map(|mut values| {
-            values.sort_by(f64::total_cmp);
-            values[values.len() / 2]
-        });
+        let [direct, published] = values.map(median);
         println!(
             "{name:20} {direct:5.2} {unit:4} {published:5.2} {unit:4} {:7.2}",
             published / direct
@@ -234,5 +206,4 @@ fn measure(me: &std::path::Path, rounds: usize) {
     }
     println!("(of the rates at least 0.5 is wanted)");
     drop(services);
-    fs::remove_dir_all(&home).unwrap();
 }

@@ -7,133 +7,69 @@
 //! is to its advantage. The rounds are interleaved, so that whatever else the machine does hits all alike; ratios are
 //! those of the medians.
 
+#[allow(dead_code, reason = "none of the benchmarks needs all of it")]
+mod common;
+
 use std::fs;
-use std::os::unix::process::CommandExt;
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
+use common::{AS_USER, DESKTOP, Place, median, ms};
 use serde_json::Value;
 
-const STAGE: &str = "CLAUDE_ISOLATED_BENCH_STAGE";
-const NETWORK: &str = "
-set -e
-ip link set lo up
-ip link add eth0 type veth peer name peer0
-ip link set eth0 up; ip link set peer0 up
-ip addr add 10.10.10.50/24 dev eth0; ip addr add 2001:db8:1:1::50/64 dev eth0 nodad
-ip route add default via 10.10.10.1; ip -6 route add default via fe80::1 dev eth0
-mount -t tmpfs none /run
-exec unshare -U --map-user=1500 --map-group=1500 \"$0\" \"$@\"
-";
-
 fn main() {
-    let me = std::env::current_exe().unwrap();
-    let args: Vec<String> = std::env::args()
-        .skip(1)
-        .filter(|arg| arg != "--bench")
-        .collect();
-    if std::env::var_os(STAGE).is_none() {
-        let error = Command::new("unshare")
-            .args(["-Urnm", "sh", "-c", NETWORK])
-            .arg(&me)
-            .args(&args)
-            .env(STAGE, "measure")
-            .exec();
-        panic!("cannot execute unshare: {error}");
-    }
-    let rounds = args
-        .first()
-        .map_or(60, |rounds| rounds.parse().expect("ROUNDS is a number"));
-    measure(rounds);
+    let args = common::args();
+    common::enter(&[DESKTOP, AS_USER].concat(), &args);
+    measure(common::rounds(&args, 60));
 }
 
 struct Case {
     name: &'static str,
     argv: Vec<String>,
-    times: Vec<Duration>,
+    /// In milliseconds.
+    times: Vec<f64>,
+}
+
+impl Case {
+    fn new(name: &'static str, argv: Vec<String>) -> Self {
+        Self {
+            name,
+            argv,
+            times: Vec::new(),
+        }
+    }
+
+    fn median(&self) -> f64 {
+        median(self.times.clone())
+    }
 }
 
 fn measure(rounds: usize) {
-    let home = std::env::temp_dir().join(format!("claude-isolated-bench-{}", std::process::id()));
-    let work = home.join("work");
-    fs::create_dir_all(&work).unwrap();
-    let attach = home.join("attach.toml");
-    fs::write(&attach, "[firewall]\nnetns = \"attach\"\n").unwrap();
-    std::env::set_current_dir(&work).unwrap();
+    let place = Place::new();
+    std::env::set_current_dir(&place.work).unwrap();
     // SAFETY: this process has one thread.
-    unsafe { std::env::set_var("HOME", &home) };
-
-    let ours = env!("CARGO_BIN_EXE_claude-isolated").to_string();
-    let case = |name, argv: Vec<String>| Case {
-        name,
-        argv,
-        times: Vec::new(),
-    };
-    let our_case = |name, options: &[&str]| {
-        let mut argv = vec![ours.clone()];
-        argv.extend(
-            options
-                .iter()
-                .chain(&["-x", "true"])
-                .map(ToString::to_string),
-        );
-        case(name, argv)
-    };
-    // The first start makes the caches, whose binds the bare tools are to have, too.
-    run(&our_case("", &["-F"]).argv).expect("the first start fails");
-    let plan = dry_run(&ours, &[]);
-    let plan_full = dry_run(&ours, &["-F"]);
-    let mut bare_pasta: Vec<String> = strings(&plan["argv"]["pasta"]);
-    bare_pasta.truncate(bare_pasta.iter().position(|arg| arg == "--").unwrap() + 1);
-    let bwrap = strings(&plan["argv"]["bwrap"]);
-    let with_pid: Vec<String> = bare_pasta
-        .iter()
-        .cloned()
-        .chain(bare(&bwrap, true))
-        .collect();
-    let without: Vec<String> = bare_pasta
-        .iter()
-        .cloned()
-        .chain(bare(&bwrap, false))
-        .collect();
-    let works = run(&with_pid).is_some();
-    let mut cases = [
-        case("bare pasta + bwrap", if works { with_pid } else { without }),
-        our_case("made by pasta", &[]),
-        our_case("attached", &["--config", attach.to_str().unwrap()]),
-        case(
-            "bare bwrap",
-            bare(&strings(&plan_full["argv"]["bwrap"]), true),
-        ),
-        our_case("full network (-F)", &["-F"]),
-    ];
+    unsafe { std::env::set_var("HOME", &place.home) };
+    let mut cases = cases(&place);
     for round in 0..rounds + 3 {
         for case in &mut cases {
             let time = run(&case.argv).unwrap_or_else(|| panic!("failed: {:?}", case.argv));
             // The first ones fill the caches.
             if round >= 3 {
-                case.times.push(time);
+                case.times.push(ms(time));
             }
         }
     }
-    fs::remove_dir_all(&home).unwrap();
-
     println!("{:20} {:>9} {:>9}", "start of true", "median", "fastest");
-    for case in &mut cases {
-        case.times.sort();
-        println!(
-            "{:20} {:6.2} ms {:6.2} ms",
-            case.name,
-            median(case),
-            ms(case.times[0])
-        );
+    for case in &cases {
+        let fastest = case.times.iter().copied().fold(f64::INFINITY, f64::min);
+        println!("{:20} {:6.2} ms {fastest:6.2} ms", case.name, case.median());
     }
     for (what, ours, bare, limit) in [
         ("made by pasta", 1, 0, "at most 1.3"),
         ("attached", 2, 0, "below 1"),
         ("full network (-F)", 4, 3, "at most 1.3"),
     ] {
-        let ratio = median(&cases[ours]) / median(&cases[bare]);
+        let ratio = cases[ours].median() / cases[bare].median();
         println!(
             "{what:20} {ratio:6.2} of {} ({limit} is wanted)",
             cases[bare].name
@@ -141,12 +77,33 @@ fn measure(rounds: usize) {
     }
 }
 
-fn median(case: &Case) -> f64 {
-    ms(case.times[case.times.len() / 2])
-}
-
-fn ms(time: Duration) -> f64 {
-    time.as_secs_f64() * 1e3
+fn cases(place: &Place) -> [Case; 5] {
+    let attach = place.home.join("attach.toml");
+    fs::write(&attach, "[firewall]\nnetns = \"attach\"\n").unwrap();
+    let ours = |options: &[&str]| -> Vec<String> {
+        let ours = [env!("CARGO_BIN_EXE_claude-isolated")].into_iter();
+        let argv = ours.chain(options.iter().copied()).chain(["-x", "true"]);
+        argv.map(str::to_owned).collect()
+    };
+    // The first start makes the caches, whose binds the bare tools are to have, too.
+    run(&ours(&["-F"])).expect("the first start fails");
+    let plan = dry_run(&ours(&["--dry-run=json"]));
+    let plan_full = dry_run(&ours(&["--dry-run=json", "-F"]));
+    let mut bare_pasta: Vec<String> = strings(&plan["argv"]["pasta"]);
+    bare_pasta.truncate(bare_pasta.iter().position(|arg| arg == "--").unwrap() + 1);
+    let bwrap = strings(&plan["argv"]["bwrap"]);
+    let with_pid = [bare_pasta.clone(), bare(&bwrap, true)].concat();
+    let without = [bare_pasta, bare(&bwrap, false)].concat();
+    let works = run(&with_pid).is_some();
+    let bare_bwrap = bare(&strings(&plan_full["argv"]["bwrap"]), true);
+    let attach = attach.to_str().unwrap();
+    [
+        Case::new("bare pasta + bwrap", if works { with_pid } else { without }),
+        Case::new("made by pasta", ours(&[])),
+        Case::new("attached", ours(&["--config", attach])),
+        Case::new("bare bwrap", bare_bwrap),
+        Case::new("full network (-F)", ours(&["-F"])),
+    ]
 }
 
 /// The time of one run; `None` when it fails.
@@ -163,11 +120,8 @@ fn run(argv: &[String]) -> Option<Duration> {
     status.success().then_some(time)
 }
 
-fn dry_run(ours: &str, options: &[&str]) -> Value {
-    let output = Command::new(ours)
-        .args(options)
-        .args(["--dry-run=json", "-x", "true"])
-        .output();
+fn dry_run(argv: &[String]) -> Value {
+    let output = Command::new(&argv[0]).args(&argv[1..]).output();
     serde_json::from_slice(&output.unwrap().stdout).expect("--dry-run=json gives JSON")
 }
 
