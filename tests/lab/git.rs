@@ -164,6 +164,32 @@ fn everyday_work_in_a_linked_worktree(desk: &Desk) -> Result<()> {
     Ok(())
 }
 
+/// Runs the script in `dir`, in a sandbox and without one: only there `hooks`, of which one would be enough, are planted.
+/// `repository` makes a new `dir` each time.
+fn only_unsandboxed(
+    desk: &Desk,
+    script: &str,
+    repository: impl Fn(&str) -> Result<PathBuf>,
+    hooks: &[&str],
+) -> Result<()> {
+    for sandboxed in [true, false] {
+        let dir = repository(if sandboxed { "inside" } else { "outside" })?;
+        if sandboxed {
+            try_inside(desk, &dir, script)?;
+        } else {
+            let mut bash = desk.user("/bin/bash");
+            run(bash.args(["-c", script]).current_dir(&dir), LIMIT)?;
+        }
+        let is_there = |hook: &&str| dir.join(hook).symlink_metadata().is_ok();
+        let planted = hooks.iter().any(is_there);
+        ensure!(
+            planted != sandboxed,
+            "{script}: in the sandbox: {sandboxed}, planted: {planted}"
+        );
+    }
+    Ok(())
+}
+
 /// Ways to get a hook that git runs; each would plant `post-commit` somewhere.
 const PLANTS: &[&str] = &[
     "echo '#!/bin/sh' > .git/hooks/post-commit; chmod +x .git/hooks/post-commit",
@@ -178,71 +204,46 @@ const PLANTS: &[&str] = &[
 fn hooks_cannot_be_planted(desk: &Desk) -> Result<()> {
     identity(desk)?;
     for (number, script) in PLANTS.iter().enumerate() {
-        for sandboxed in [true, false] {
-            let dir = repository(desk, &format!("hooks-{number}-{sandboxed}"))?;
+        let with_hooks = |place: &str| {
+            let dir = repository(desk, &format!("hooks-{number}-{place}"))?;
             fs::create_dir(dir.join(".githooks"))?;
             if script.contains(".githooks") {
                 git(desk, &dir, &["config", "core.hooksPath", ".githooks"])?;
             }
-            if sandboxed {
-                try_inside(desk, &dir, script)?;
-            } else {
-                run(
-                    desk.user("/bin/bash")
-                        .args(["-c", script])
-                        .current_dir(&dir),
-                    LIMIT,
-                )?;
-            }
-            let planted = [".git/hooks/post-commit", ".githooks/post-commit"]
-                .iter()
-                .any(|hook| dir.join(hook).symlink_metadata().is_ok());
-            ensure!(
-                planted != sandboxed,
-                "{script}: in the sandbox: {sandboxed}, planted: {planted}"
-            );
-        }
+            Ok(dir)
+        };
+        let hooks = [".git/hooks/post-commit", ".githooks/post-commit"];
+        only_unsandboxed(desk, script, with_hooks, &hooks)?;
     }
     Ok(())
 }
 
+/// Ways to put another directory in a repository's place.
+const MOVES: &[(&str, &str)] = &[
+    (
+        "top",
+        "mv .git .old; mkdir -p .git/hooks; cp /bin/true .git/hooks/post-commit",
+    ),
+    (
+        "below",
+        "mv vendor v; mkdir -p vendor/x/.git/hooks; cp /bin/true vendor/x/.git/hooks/post-commit",
+    ),
+    (
+        "nested",
+        "mv vendor/x v; mkdir -p vendor/x/.git/hooks; cp /bin/true vendor/x/.git/hooks/post-commit",
+    ),
+];
+
 fn a_repository_cannot_be_moved_away(desk: &Desk) -> Result<()> {
     identity(desk)?;
-    for (name, script) in [
-        (
-            "top",
-            "mv .git .old; mkdir -p .git/hooks; cp /bin/true .git/hooks/post-commit",
-        ),
-        (
-            "below",
-            "mv vendor v; mkdir -p vendor/x/.git/hooks; cp /bin/true vendor/x/.git/hooks/post-commit",
-        ),
-        (
-            "nested",
-            "mv vendor/x v; mkdir -p vendor/x/.git/hooks; cp /bin/true vendor/x/.git/hooks/post-commit",
-        ),
-    ] {
-        for sandboxed in [true, false] {
-            let dir = repository(desk, &format!("{name}-{sandboxed}"))?;
-            repository(desk, &format!("{name}-{sandboxed}/vendor/x"))?;
-            if sandboxed {
-                try_inside(desk, &dir, script)?;
-            } else {
-                run(
-                    desk.user("/bin/bash")
-                        .args(["-c", script])
-                        .current_dir(&dir),
-                    LIMIT,
-                )?;
-            }
-            let planted = [".git", "vendor/x/.git"]
-                .iter()
-                .any(|git| dir.join(git).join("hooks/post-commit").exists());
-            ensure!(
-                planted != sandboxed,
-                "{script}: in the sandbox: {sandboxed}, planted: {planted}"
-            );
-        }
+    for (name, script) in MOVES {
+        let nested = |place: &str| {
+            let dir = repository(desk, &format!("{name}-{place}"))?;
+            repository(desk, &format!("{name}-{place}/vendor/x"))?;
+            Ok(dir)
+        };
+        let hooks = [".git/hooks/post-commit", "vendor/x/.git/hooks/post-commit"];
+        only_unsandboxed(desk, script, nested, &hooks)?;
     }
     Ok(())
 }

@@ -69,6 +69,8 @@ const SCENARIOS: &[&[Scenario]] = &[
     loopback::ALL,
     inbound::ALL,
     ports::ALL,
+    ports::published::ALL,
+    ports::carried::ALL,
     dns::ALL,
     hosts::ALL,
     live_host::ALL,
