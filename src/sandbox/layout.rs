@@ -441,9 +441,9 @@ mod tests {
     fn sample() -> Layout {
         let mut layout = Layout::default();
         layout.bind(Path::new("/usr"), Access::ReadOnly);
-        layout.bind(Path::new("/tmp/work/.config"), Access::ReadOnly);
-        layout.bind(Path::new("/tmp/work"), Access::ReadWrite);
-        layout.push(Mount::Tmpfs("/tmp".into()));
+        layout.bind(Path::new("/srv/code/.config"), Access::ReadOnly);
+        layout.bind(Path::new("/srv/code"), Access::ReadWrite);
+        layout.push(Mount::Tmpfs("/srv".into()));
         layout.push(Mount::Data {
             fd: 12,
             to: "/etc/resolv.conf".into(),
@@ -461,10 +461,10 @@ mod tests {
             )
         };
         assert_eq!(shown("/usr/bin/env"), (true, false));
-        assert_eq!(shown("/tmp/other"), (false, false));
-        assert_eq!(shown("/tmp/work/src"), (true, true));
-        assert_eq!(shown("/tmp/work/.config/x"), (true, false));
-        assert_eq!(shown("/tmp/workshop"), (false, false));
+        assert_eq!(shown("/srv/other"), (false, false));
+        assert_eq!(shown("/srv/code/src"), (true, true));
+        assert_eq!(shown("/srv/code/.config/x"), (true, false));
+        assert_eq!(shown("/srv/codes"), (false, false));
         assert_eq!(shown("/home"), (false, false));
         assert_eq!(shown("/etc/resolv.conf"), (false, false));
     }
@@ -481,9 +481,9 @@ mod tests {
 
     #[test]
     fn arguments_are_from_the_root_down() {
-        let expected = "--ro-bind /usr /usr --tmpfs /tmp --bind /tmp/work /tmp/work \
+        let expected = "--ro-bind /usr /usr --tmpfs /srv --bind /srv/code /srv/code \
             --perms 0444 --ro-bind-data 12 /etc/resolv.conf \
-            --ro-bind /tmp/work/.config /tmp/work/.config";
+            --ro-bind /srv/code/.config /srv/code/.config";
         let args: Vec<String> = sample()
             .args()
             .into_iter()

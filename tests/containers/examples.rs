@@ -9,6 +9,7 @@ use serde_json::Value;
 
 use crate::Scenario;
 use crate::desk::{FILES, as_user, give};
+use crate::harness::command::Done;
 use crate::podman::{IMAGE, Podman, TUN};
 
 pub const ALL: &[Scenario] = &[
@@ -25,6 +26,15 @@ fn copy(of: &str, name: &str) -> Result<String> {
     fs::copy(&from, &to).with_context(|| format!("no {}", from.display()))?;
     give(&to)?;
     Ok(to.to_string_lossy().into_owned())
+}
+
+/// The internet was reached, the LAN was not.
+fn is_firewalled(done: &Done) -> Result<()> {
+    ensure!(done.code() == 0, "{done:?}");
+    for answer in ["tcp/203.0.113.10/80 open isp", "tcp/10.10.10.55/80 timeout"] {
+        ensure!(done.stdout.contains(answer), "{done:?}");
+    }
+    Ok(())
 }
 
 fn podman_by_hand(podman: &Podman) -> Result<()> {
@@ -49,15 +59,7 @@ fn podman_by_hand(podman: &Podman) -> Result<()> {
         ),
     ];
     let done = as_user(&argv, &variables, Duration::from_secs(60))?;
-    ensure!(done.code() == 0, "{done:?}");
-    ensure!(
-        done.stdout.contains("tcp/203.0.113.10/80 open isp"),
-        "{done:?}"
-    );
-    ensure!(
-        done.stdout.contains("tcp/10.10.10.55/80 timeout"),
-        "{done:?}"
-    );
+    is_firewalled(&done)?;
     ensure!(!done.stderr.contains("masked"), "{done:?}");
     ensure!(
         fs::read_to_string(work.join("made"))? == "I am here\n",
@@ -88,15 +90,7 @@ fn devcontainer(podman: &Podman) -> Result<()> {
         /usr/local/installed/bin/claude-isolated -x /opt/lab/probe reach tcp/203.0.113.10/80 tcp/10.10.10.55/80";
     let options = [&run_args[..], &["--network=slirp4netns", &volume]].concat();
     let done = podman.container(&options, script)?;
-    ensure!(done.code() == 0, "{done:?}");
-    ensure!(
-        done.stdout.contains("tcp/203.0.113.10/80 open isp"),
-        "{done:?}"
-    );
-    ensure!(
-        done.stdout.contains("tcp/10.10.10.55/80 timeout"),
-        "{done:?}"
-    );
+    is_firewalled(&done)?;
     // Without the device it says so at installation, not at the first start.
     let done = podman.container(
         &["--network=slirp4netns", &volume],
