@@ -1,14 +1,14 @@
 //! What is read over netlink is what `ip` shows, in a network namespace of the test's own.
 
+#[path = "common/rerun.rs"]
+mod rerun;
+
 use std::collections::BTreeSet;
-use std::env;
 use std::process::Command;
 
 use claude_isolated::host::Network;
+use rerun::rerun;
 use serde_json::Value;
-
-/// Set in the process that runs inside the namespace.
-const INSIDE: &str = "CLAUDE_ISOLATED_TEST_INSIDE";
 
 const SETUP: &str = "set -e
 sysctl -qw net.ipv6.conf.default.accept_dad=0
@@ -41,33 +41,9 @@ ip route add 10.50.0.0/16 nhid 1
 ip route add 10.51.0.0/16 nhid 3
 ";
 
-/// Runs the named test again inside a fresh user and network namespace, after SETUP and `more`.
+/// Whether this is the process in the network namespace that is made for the test by SETUP and `more`.
 fn inside(test: &str, more: &str) -> bool {
-    if env::var_os(INSIDE).is_some() {
-        return true;
-    }
-    let script = format!("{SETUP}{more}\nexec \"$0\" --exact {test} --nocapture");
-    let output = Command::new("timeout")
-        .args([
-            "-sKILL",
-            "60",
-            "unshare",
-            "-Urn",
-            "--kill-child",
-            "sh",
-            "-c",
-            &script,
-        ])
-        .arg(env::current_exe().unwrap())
-        .env(INSIDE, "1")
-        .output()
-        .unwrap();
-    let text = String::from_utf8_lossy(&output.stdout) + String::from_utf8_lossy(&output.stderr);
-    assert!(
-        output.status.success() && text.contains("1 passed"),
-        "{text}"
-    );
-    false
+    rerun(test, &["--net"], &format!("{SETUP}{more}")).is_none()
 }
 
 fn ip(args: &str) -> Vec<Value> {

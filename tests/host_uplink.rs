@@ -2,6 +2,9 @@
 //!
 //! `pasta` is found on PATH; `CLAUDE_ISOLATED_TEST_PASTA` names another one.
 
+#[path = "common/rerun.rs"]
+mod rerun;
+
 use std::env;
 use std::ffi::OsString;
 use std::path::Path;
@@ -9,9 +12,7 @@ use std::process::Command;
 
 use claude_isolated::host::Network;
 use claude_isolated::host::uplink::{pasta_args, uplink};
-
-/// Set in the process that runs on the host made for it.
-const INSIDE: &str = "CLAUDE_ISOLATED_TEST_INSIDE";
+use rerun::rerun;
 
 const ETH0: &str = "set -e
 ip link set lo up
@@ -24,35 +25,13 @@ until ip -6 addr show dev eth0 | grep -q fe80; do sleep 0.1; done
 /// Makes a host in namespaces of its own by `script`, starts pasta there as an ordinary user, and gives what `ip` says
 /// inside. `None` in the process inside, which has done its part.
 fn on_host(test: &str, script: &str) -> Option<String> {
-    if env::var_os(INSIDE).is_some() {
-        print!("{}", start_pasta());
-        return None;
-    }
     // A pasta that fails late leaves a child behind that keeps the output open: all end with the PID namespace.
-    let script = format!("{script}\nexec \"$0\" --exact {test} --nocapture");
-    let output = Command::new("timeout")
-        .args([
-            "-sKILL",
-            "30",
-            "unshare",
-            "-Urnmpf",
-            "--kill-child",
-            "--mount-proc",
-            "sh",
-            "-c",
-            &script,
-        ])
-        .arg(env::current_exe().unwrap())
-        .env(INSIDE, "1")
-        .output()
-        .unwrap();
-    let text = String::from_utf8_lossy(&output.stdout).into_owned();
-    assert!(
-        output.status.success(),
-        "{text}{}",
-        String::from_utf8_lossy(&output.stderr)
-    );
-    Some(text)
+    let namespaces = ["--net", "--mount", "--pid", "--mount-proc"];
+    let said = rerun(test, &namespaces, script);
+    if said.is_none() {
+        print!("{}", start_pasta());
+    }
+    said
 }
 
 fn start_pasta() -> String {

@@ -1,5 +1,8 @@
 //! The keeper and the kernel's table, in a network namespace of the test's own.
 
+#[path = "common/rerun.rs"]
+mod rerun;
+
 use std::net::IpAddr;
 use std::process::Command;
 use std::time::{Duration, Instant};
@@ -7,41 +10,21 @@ use std::time::{Duration, Instant};
 use anyhow::anyhow;
 use claude_isolated::dest::{Allowed, Destination, Target};
 use claude_isolated::host::Attached;
-use claude_isolated::launch::{Firewall, Netns, OnBlock, PolicyName};
+use claude_isolated::launch::Firewall;
 use claude_isolated::live::{Host, Keeper, Outcome};
 use claude_isolated::netlink::Netlink;
 use claude_isolated::nf;
 use claude_isolated::policy::{Inputs, Policy, Ruleset, Verdict, document};
 use netlink_sys::protocols::NETLINK_NETFILTER;
+use rerun::rerun;
 
-const INSIDE: &str = "KEEPER_INSIDE";
-
-/// Runs the test named `test` once more as root of a user and network namespace of its own; true inside.
+/// Whether this is the process in the namespace that is made for the test.
 fn in_namespace(test: &str) -> bool {
-    if std::env::var_os(INSIDE).is_some() {
-        return true;
-    }
-    let status = Command::new("unshare")
-        .arg("-rn")
-        .arg(std::env::current_exe().unwrap())
-        .args(["--exact", test, "--nocapture"])
-        .env(INSIDE, "1")
-        .status()
-        .expect("unshare (util-linux) is needed");
-    assert!(status.success(), "{test} failed in its namespace");
-    false
+    rerun(test, &["--net"], "").is_none()
 }
 
 fn keeper() -> Keeper {
-    let firewall = Firewall {
-        policy: PolicyName::Named("home-lan".into()),
-        allow: vec![],
-        deny: vec![],
-        home: vec![],
-        on_block: OnBlock::Drop,
-        netns: Netns::Auto,
-        ports: Default::default(),
-    };
+    let firewall = Firewall::new("home-lan");
     let inputs = Inputs::new(Ruleset::built_in("home-lan").unwrap(), &firewall);
     let policy = Policy::build(&inputs);
     let loaded = nf::compile(&document(&policy)).unwrap();

@@ -9,6 +9,8 @@ mod listing;
 mod namespace;
 #[path = "nft_oracle/random.rs"]
 mod random;
+#[path = "common/splitmix.rs"]
+mod splitmix;
 #[path = "nft_oracle/update.rs"]
 mod update;
 

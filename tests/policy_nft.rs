@@ -8,8 +8,12 @@ mod inbound;
 mod packets;
 #[path = "policy_nft/random.rs"]
 mod random;
+#[path = "common/rerun.rs"]
+mod rerun;
 #[path = "policy_nft/samples.rs"]
 mod samples;
+#[path = "common/splitmix.rs"]
+mod splitmix;
 
 use std::collections::BTreeMap;
 use std::io::Write;
@@ -24,24 +28,13 @@ use serde_json::{Value, json};
 
 use nftables::schema::{NfCmd, NfListObject, NfObject, Nftables};
 use packets::{Raw, icmp, sctp, tcp, udp};
-use samples::{Random, probes, samples};
+use rerun::rerun;
+use samples::{probes, samples};
+use splitmix::Random;
 
-const INSIDE: &str = "POLICY_NFT_INSIDE";
-
-/// Runs the test named `test` once more as root of a user and network namespace of its own; true inside.
+/// Whether this is the process in the namespace that is made for the test.
 fn in_namespace(test: &str) -> bool {
-    if std::env::var_os(INSIDE).is_some() {
-        return true;
-    }
-    let status = Command::new("unshare")
-        .arg("-rn")
-        .arg(std::env::current_exe().unwrap())
-        .args(["--exact", test, "--nocapture"])
-        .env(INSIDE, "1")
-        .status()
-        .expect("unshare (util-linux) is needed");
-    assert!(status.success(), "{test} failed in its namespace");
-    false
+    rerun(test, &["--net"], "").is_none()
 }
 
 fn run(program: &str, args: &str, input: &str) -> String {

@@ -18,7 +18,7 @@ use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use nix::sched::{CloneFlags, unshare};
 use nix::sys::resource::{Resource, getrlimit, setrlimit};
 
-const INSIDE: &str = "DNS_RELAY_SCENARIO";
+use crate::rerun::rerun;
 
 /// A test whose body runs in the namespace.
 macro_rules! scenario {
@@ -32,22 +32,11 @@ macro_rules! scenario {
 }
 
 pub fn in_namespace(path: &str, body: impl FnOnce()) {
-    if std::env::var_os(INSIDE).is_some() {
-        ip("link set lo up");
-        return body();
-    }
     let (_, name) = path.split_once("::").unwrap();
-    let child = Command::new("unshare")
-        .args(["--map-root-user", "--net"])
-        .arg(std::env::current_exe().unwrap())
-        .args(["--exact", name, "--nocapture", "--include-ignored"])
-        .env(INSIDE, "1")
-        .output()
-        .expect("unshare of util-linux is needed");
-    let said = String::from_utf8_lossy(&child.stdout) + String::from_utf8_lossy(&child.stderr);
-    println!("{said}");
-    assert!(child.status.success(), "the scenario failed");
-    assert!(said.contains("1 passed"), "the scenario did not run");
+    if rerun(name, &["--net"], "").is_none() {
+        ip("link set lo up");
+        body();
+    }
 }
 
 /// Runs `ip ARGS` in the calling thread's network namespace.

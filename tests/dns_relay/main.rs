@@ -4,5 +4,7 @@
 mod harness;
 mod glibc;
 mod measure;
+#[path = "../common/rerun.rs"]
+mod rerun;
 mod tcp;
 mod udp;

@@ -6,7 +6,8 @@ use serde_json::{Value, json};
 use crate::compile;
 use crate::documents::*;
 use crate::namespace::Namespace;
-use crate::random::{self, Random};
+use crate::random;
+use crate::splitmix::Random;
 
 /// The times that elements have left differ between two looks.
 fn timeless(text: &str) -> String {

@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 
 use claude_isolated::dest::{Allowed, Destination, Proto, Service, Target};
 use claude_isolated::host::Attached;
-use claude_isolated::launch::{Firewall, Netns, OnBlock, PolicyName};
+use claude_isolated::launch::{Firewall, OnBlock};
 use claude_isolated::nf::{
     self, Base, BaseChain, Chain, CmpOp, Expr, Hook, Interval, KeyType, Limit, Log, MetaKey,
     Reject, Rule, Ruleset, Set, SetKind, Verdict,
@@ -12,22 +12,9 @@ use claude_isolated::nf::{
 use claude_isolated::policy::ruleset::BUILT_IN;
 use claude_isolated::policy::{self, Inputs, Policy, document};
 
-/// A small deterministic generator (SplitMix64, Steele and others 2014).
-pub struct Random(pub u64);
+use crate::splitmix::Random;
 
 impl Random {
-    pub fn next(&mut self) -> u64 {
-        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        let mut z = self.0;
-        z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-        z ^ (z >> 31)
-    }
-
-    pub fn below(&mut self, n: u64) -> u64 {
-        self.next() % n
-    }
-
     pub fn one_in(&mut self, n: u64) -> bool {
         self.below(n) == 0
     }
@@ -214,17 +201,13 @@ pub fn policy(random: &mut Random) -> Ruleset {
         net.parse().unwrap()
     });
     let firewall = Firewall {
-        policy: PolicyName::Named(name.into()),
-        allow: vec![],
-        deny: vec![],
         home: home.collect(),
         on_block: if random.one_in(2) {
             OnBlock::Drop
         } else {
             OnBlock::Reject
         },
-        netns: Netns::Auto,
-        ports: Default::default(),
+        ..Firewall::new(name)
     };
     let allow: Vec<_> = (0..random.below(6)).map(|_| allowed(random)).collect();
     let nets = [

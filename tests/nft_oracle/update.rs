@@ -13,7 +13,8 @@ use serde_json::{Value, json};
 
 use crate::documents::*;
 use crate::namespace::Namespace;
-use crate::random::{self, Random};
+use crate::random;
+use crate::splitmix::Random;
 use crate::{compile, loaded};
 
 /// Its objects sorted by kind, chain and name; the order of rules stays.

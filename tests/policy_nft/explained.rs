@@ -13,7 +13,8 @@ use claude_isolated::policy::{Inputs, Policy, Ruleset, document};
 
 use crate::packets::{Raw, icmp, tcp, udp};
 use crate::random::destinations;
-use crate::samples::{Random, allowed, inputs};
+use crate::samples::{allowed, inputs};
+use crate::splitmix::Random;
 use crate::{as_nft, counters, in_namespace, network, run};
 
 const POLICIES: usize = 50;

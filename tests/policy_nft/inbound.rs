@@ -14,7 +14,8 @@ use nix::libc;
 use serde_json::Value;
 
 use crate::packets::{Packet, icmp, sctp, tcp, udp};
-use crate::samples::{Random, probes, samples};
+use crate::samples::{probes, samples};
+use crate::splitmix::Random;
 use crate::{as_nft, counters_of, home_lan, in_namespace, run};
 
 /// The namespace's own addresses, to which all packets go; in none of the policies' networks.

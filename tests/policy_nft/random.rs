@@ -9,7 +9,8 @@ use claude_isolated::policy::ruleset::BUILT_IN;
 use claude_isolated::policy::{Policy, Verdict, document};
 
 use crate::packets::{Raw, icmp, sctp, tcp, udp};
-use crate::samples::{self, Random, probes};
+use crate::samples::{self, probes};
+use crate::splitmix::Random;
 use crate::{as_nft, counters, in_namespace, network, run};
 
 const DESTINATIONS: usize = 10_000;

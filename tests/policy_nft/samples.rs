@@ -4,24 +4,15 @@ use std::net::{IpAddr, Ipv6Addr};
 
 use claude_isolated::dest::{Allowed, Destination, Proto, Service, Target};
 use claude_isolated::host::Attached;
-use claude_isolated::launch::{Firewall, Netns, OnBlock, PolicyName};
+use claude_isolated::launch::{Firewall, OnBlock};
 use claude_isolated::policy::merge::{Family, number};
 use claude_isolated::policy::{Inputs, Match, Policy, Ruleset};
 
-/// A small deterministic generator (SplitMix64, Steele and others 2014).
-pub struct Random(pub u64);
+use crate::splitmix::Random;
 
 impl Random {
-    pub fn next(&mut self) -> u64 {
-        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        let mut z = self.0;
-        z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-        z ^ (z >> 31)
-    }
-
     pub fn pick<T: Copy>(&mut self, from: &[T]) -> T {
-        from[(self.next() % from.len() as u64) as usize]
+        from[self.below(from.len() as u64) as usize]
     }
 }
 
@@ -51,13 +42,9 @@ fn attached(nets: &[&str]) -> Vec<Attached> {
 
 fn firewall(home: &[&str], on_block: OnBlock) -> Firewall {
     Firewall {
-        policy: PolicyName::Named("home-lan".into()),
-        allow: vec![],
-        deny: vec![],
         home: home.iter().map(|n| n.parse().unwrap()).collect(),
         on_block,
-        netns: Netns::Auto,
-        ports: Default::default(),
+        ..Firewall::default()
     }
 }
 
