@@ -2,7 +2,8 @@
 //!
 //! The sandbox's network namespace has one UDP and one TCP socket on [`ADDRESS`]:[`PORT`]; whoever holds them outside,
 //! in the host's network, runs a [`relay::Relay`] in its poll loop. Queries and answers pass unchanged, to whatever the
-//! host's resolv.conf names at that moment; what is no question (an update of a zone, say) does not pass. [`names::Names`] is what the answers said. [`resolv::Resolv::for_sandbox`] is the resolv.conf that goes with it.
+//! host's resolv.conf names at that moment; what is no question (an update of a zone, say) does not pass.
+//! [`names::Names`] is what the answers said. [`resolv::Resolv::for_sandbox`] is the resolv.conf that goes with it.
 
 pub mod answer;
 mod connect;

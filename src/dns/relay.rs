@@ -11,7 +11,7 @@ use nix::poll::PollFlags;
 use nix::sys::socket::{setsockopt, sockopt::RcvBuf};
 
 use super::gate::Gate;
-use super::names::Shared;
+use super::names::{Names, Shared};
 use super::servers::Servers;
 use super::tcp::Sessions;
 use super::udp::Forwarder;
@@ -55,6 +55,15 @@ pub struct Relay {
     names: Shared,
     /// Shared by all: what is read is passed on at once, and only kept where it must be.
     buf: Box<[u8]>,
+}
+
+/// What is lent to whatever is ready.
+pub(super) struct Turn<'a> {
+    pub servers: &'a mut Servers,
+    pub names: &'a mut Names,
+    pub gate: &'a mut dyn Gate,
+    pub now: Instant,
+    pub buf: &'a mut [u8],
 }
 
 impl Relay {
@@ -104,10 +113,15 @@ impl Relay {
     ///
     /// `gate` decides which names are asked for; [`Open`](super::gate::Open) lets all pass.
     pub fn ready(&mut self, fd: RawFd, gate: &mut dyn Gate, now: Instant) {
-        let names = &mut *self.names.lock();
-        let (servers, buf) = (&mut self.servers, &mut self.buf);
-        self.udp.ready(fd, servers, names, gate, now, buf);
-        self.tcp.ready(fd, servers, names, gate, now, buf);
+        let mut turn = Turn {
+            servers: &mut self.servers,
+            names: &mut self.names.lock(),
+            gate,
+            now,
+            buf: &mut self.buf,
+        };
+        self.udp.ready(fd, &mut turn);
+        self.tcp.ready(fd, &mut turn);
     }
 
     /// The host's network is another: its resolvers may be, too, and those that failed may be reached now. What is in

@@ -7,9 +7,10 @@ use std::time::{Duration, Instant};
 
 use nix::poll::PollFlags;
 
-use super::gate::{Gate, Guard};
-use super::names::{Names, Stream};
+use super::gate::Guard;
+use super::names::Stream;
 use super::pipe::Pipe;
+use super::relay::Turn;
 use super::servers::Servers;
 use super::{connect, message};
 
@@ -78,19 +79,11 @@ impl Sessions {
     }
 
     /// Does what `fd` can do now, if it is one of ours.
-    pub fn ready(
-        &mut self,
-        fd: RawFd,
-        servers: &mut Servers,
-        names: &mut Names,
-        gate: &mut dyn Gate,
-        now: Instant,
-        buf: &mut [u8],
-    ) {
+    pub(super) fn ready(&mut self, fd: RawFd, turn: &mut Turn) {
         if fd == self.listener.as_raw_fd() {
-            self.accept(servers, now);
+            self.accept(turn.servers, turn.now);
         } else if let Some(at) = self.open.iter().position(|session| session.has(fd))
-            && !self.open[at].advance(names, gate, now, buf)
+            && !self.open[at].advance(turn)
         {
             self.open.swap_remove(at);
         }
@@ -174,13 +167,8 @@ impl Session {
     }
 
     /// Whether the session goes on.
-    fn advance(
-        &mut self,
-        names: &mut Names,
-        gate: &mut dyn Gate,
-        now: Instant,
-        buf: &mut [u8],
-    ) -> bool {
+    fn advance(&mut self, turn: &mut Turn) -> bool {
+        let now = turn.now;
         if !self.connected {
             match connect::established(&self.server) {
                 Ok(false) => return true,
@@ -192,16 +180,19 @@ impl Session {
                 Err(_) => return self.next_server(now),
             }
         }
-        if gate.is_open() {
-            return self.pump(names, now, buf);
+        if turn.gate.is_open() {
+            return self.pump(turn);
         }
+        let Turn {
+            names, gate, buf, ..
+        } = turn;
         let guard = &mut self.guard;
         let mut up = Ok(false);
         if !self.refusals_wait {
             up = self
                 .up
                 .pump(&self.client, &self.server, buf, |bytes, pending| {
-                    guard.up(bytes, pending, gate)
+                    guard.up(bytes, pending, *gate)
                 });
             let refusals = guard.take_refusals();
             self.refusals_wait = !refusals.is_empty();
@@ -210,13 +201,14 @@ impl Session {
         let down = self
             .down
             .pump(&self.server, &self.client, buf, |bytes, pending| {
-                guard.down(bytes, pending, gate, names)
+                guard.down(bytes, pending, *gate, names)
             });
         self.refusals_wait &= self.down.wants_write();
         self.moved(up, down, now)
     }
 
-    fn pump(&mut self, names: &mut Names, now: Instant, buf: &mut [u8]) -> bool {
+    fn pump(&mut self, turn: &mut Turn) -> bool {
+        let Turn { names, buf, .. } = turn;
         let queries = &mut self.queries;
         let up = self
             .up
@@ -238,7 +230,7 @@ impl Session {
                 answers.take(bytes, |answer| names.learn(answer));
                 Ok(())
             });
-        self.moved(up, down, now)
+        self.moved(up, down, turn.now)
     }
 
     /// Whether the session goes on after both its directions did this.

@@ -10,8 +10,7 @@ use std::time::{Duration, Instant};
 
 use nix::poll::PollFlags;
 
-use super::gate::Gate;
-use super::names::Names;
+use super::relay::Turn;
 use super::servers::Servers;
 use super::{connect, message};
 
@@ -97,22 +96,14 @@ impl Forwarder {
     }
 
     /// Reads what `fd` has, if it is one of ours.
-    pub fn ready(
-        &mut self,
-        fd: RawFd,
-        servers: &mut Servers,
-        names: &mut Names,
-        gate: &mut dyn Gate,
-        now: Instant,
-        buf: &mut [u8],
-    ) {
+    pub(super) fn ready(&mut self, fd: RawFd, turn: &mut Turn) {
         if fd == self.listener.as_raw_fd() {
-            self.accept(servers, gate, now, buf);
+            self.accept(turn);
         } else if let Some(&(id, attempt)) = self.sockets.get(&fd)
-            && let Some(len) = self.receive(id, attempt, servers, gate, now, buf)
+            && let Some(len) = self.receive(id, attempt, turn)
         {
             // After it was passed on.
-            names.learn(&buf[..len]);
+            turn.names.learn(&turn.buf[..len]);
         }
     }
 
@@ -139,12 +130,12 @@ impl Forwarder {
         }
     }
 
-    fn accept(&mut self, servers: &mut Servers, gate: &mut dyn Gate, now: Instant, buf: &mut [u8]) {
+    fn accept(&mut self, turn: &mut Turn) {
         for _ in 0..BURST {
-            let Ok((len, client)) = self.listener.recv_from(buf) else {
+            let Ok((len, client)) = self.listener.recv_from(turn.buf) else {
                 return;
             };
-            let packet = &buf[..len];
+            let packet = &turn.buf[..len];
             if !message::is_query(packet) {
                 continue;
             }
@@ -156,7 +147,7 @@ impl Forwarder {
                 self.reply(client, &message::servfail(packet));
                 continue;
             }
-            if !gate.may_ask(packet) {
+            if !turn.gate.may_ask(packet) {
                 self.reply(client, &message::no_such_name(packet));
                 continue;
             }
@@ -169,62 +160,54 @@ impl Forwarder {
             self.next += 1;
             let mut packet: Box<[u8]> = packet.into();
             let client_id = [packet[0], packet[1]];
-            if !gate.is_open() {
+            if !turn.gate.is_open() {
                 packet[..2].copy_from_slice(&self.ids.hash_one(id).to_ne_bytes()[..2]);
             }
             let query = Query {
                 client,
                 client_id,
                 packet,
-                attempts: attempts(servers, now),
+                attempts: attempts(turn.servers, turn.now),
                 turns: 0,
-                due: now,
+                due: turn.now,
                 unhelpful: None,
             };
             self.queries.insert(id, query);
-            self.advance(id, servers, now);
+            self.advance(id, turn.servers, turn.now);
         }
     }
 
     /// Gives the length of the answer, where one came and was passed on.
-    fn receive(
-        &mut self,
-        id: u64,
-        at: usize,
-        servers: &mut Servers,
-        gate: &mut dyn Gate,
-        now: Instant,
-        buf: &mut [u8],
-    ) -> Option<usize> {
+    fn receive(&mut self, id: u64, at: usize, turn: &mut Turn) -> Option<usize> {
         for _ in 0..BURST {
             let query = self.queries.get_mut(&id)?;
             let current = at == query.current();
             let attempt = &mut query.attempts[at];
             let socket = attempt.socket.as_ref()?;
-            let len = match socket.recv(buf) {
+            let len = match socket.recv(turn.buf) {
                 Ok(len) => len,
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => return None,
                 Err(_) => {
-                    servers.failed(attempt.server, now);
+                    turn.servers.failed(attempt.server, turn.now);
                     self.close(id, at);
                     if current {
-                        self.advance(id, servers, now);
+                        self.advance(id, turn.servers, turn.now);
                     }
                     return None;
                 }
             };
-            if !message::answers(&buf[..len], &query.packet) {
+            if !message::answers(&turn.buf[..len], &query.packet) {
                 continue;
             }
-            buf[..2].copy_from_slice(&query.client_id);
-            let answer = &buf[..len];
+            turn.buf[..2].copy_from_slice(&query.client_id);
+            let answer = &turn.buf[..len];
             if current {
                 // A late answer does not make a slow server the first choice again.
-                servers.answered(attempt.server);
+                turn.servers.answered(attempt.server);
             }
             if !message::is_unhelpful(answer) {
                 let client = query.client;
-                gate.answered(answer, &query.packet);
+                turn.gate.answered(answer, &query.packet);
                 self.reply(client, answer);
                 self.remove(id);
                 return Some(len);
@@ -233,7 +216,7 @@ impl Forwarder {
             query.unhelpful.get_or_insert_with(|| answer.into());
             self.close(id, at);
             if current {
-                self.advance(id, servers, now);
+                self.advance(id, turn.servers, turn.now);
             }
             return None;
         }
