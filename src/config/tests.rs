@@ -1,5 +1,5 @@
 use std::fs;
-use std::os::unix::fs::{PermissionsExt, chown, symlink};
+use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 
 use nix::unistd::Uid;
@@ -10,6 +10,9 @@ use crate::launch::{Gpg, Netns, OnBlock, PolicyName, Ssh};
 use crate::live::ports::Asked;
 use crate::live::ports::spec::Publish;
 use crate::scratch::Scratch;
+
+mod example;
+mod trust;
 
 /// A private directory with a home in it, removed at the end.
 pub struct Place {
@@ -65,91 +68,9 @@ fn set_mode(path: &Path, mode: u32) {
     fs::set_permissions(path, fs::Permissions::from_mode(mode)).unwrap();
 }
 
-const EXAMPLE: &str = include_str!("../../config.example.toml");
-
 #[test]
 fn no_file_is_needed() {
     assert_eq!(Place::new().load().unwrap(), Config::default());
-}
-
-#[test]
-fn the_example_is_the_defaults() {
-    let place = Place::new();
-    place.user(EXAMPLE);
-    let defaults = Config {
-        files: vec![place.env.user_config()],
-        ..Config::default()
-    };
-    assert_eq!(place.load().unwrap(), defaults);
-}
-
-#[test]
-fn the_example_has_every_key_and_each_has_a_comment() {
-    let table: toml::Table = EXAMPLE.parse().unwrap();
-    for (section, keys) in schema::sections() {
-        let found: Vec<&String> = table[section].as_table().unwrap().keys().collect();
-        for key in keys {
-            assert!(found.iter().any(|k| k == key), "{section}.{key}");
-        }
-        assert_eq!(found.len(), keys.len(), "{section}");
-    }
-    for paragraph in EXAMPLE.split("\n\n").filter(|p| p.contains("\n")) {
-        let lines: Vec<&str> = paragraph.lines().filter(|l| !l.starts_with('[')).collect();
-        assert!(lines[0].starts_with("# "), "{paragraph}");
-    }
-}
-
-#[test]
-fn the_samples_of_the_example_are_valid() {
-    let keys: Vec<&str> = schema::sections()
-        .into_iter()
-        .flat_map(|s| s.1)
-        .copied()
-        .collect();
-    let is_sample = |line: &str| {
-        line.strip_prefix("# ")
-            .and_then(|l| l.split_once(" = "))
-            .is_some_and(|(k, _)| keys.contains(&k))
-    };
-    // Each sample in place of the default that follows it; a second sample for a key replaces the first.
-    let mut text = String::new();
-    let mut sample: Option<&str> = None;
-    for line in EXAMPLE.lines() {
-        if is_sample(line) {
-            sample = line.strip_prefix("# ");
-        } else if let (Some((key, _)), false) = (line.split_once(" = "), line.starts_with('#')) {
-            let line = sample.take().filter(|s| s.starts_with(key)).unwrap_or(line);
-            text += &format!("{line}\n");
-        } else {
-            text += &format!("{line}\n");
-        }
-    }
-    let place = Place::new();
-    place.user(&text);
-    let config = place.load().unwrap();
-    assert_eq!(config.firewall.allow.len(), 5);
-    assert_eq!(config.firewall.home.len(), 1);
-    assert_eq!(config.firewall.on_block, OnBlock::Reject);
-    assert_eq!(config.firewall.netns, Netns::Attach);
-    assert_eq!(
-        (
-            config.firewall.ports.publish.len(),
-            config.firewall.ports.host_ports.len()
-        ),
-        (4, 3)
-    );
-    assert_eq!(
-        config.filesystem.nas.as_deref(),
-        Some(Path::new("/mnt/nas"))
-    );
-    assert_eq!(config.args, [""; 0]);
-    assert_eq!(config.command, place.env.home.join(".local/bin/claude"));
-    let mine = place.env.home.join(".config/claude-isolated/mine.toml");
-    assert_eq!(config.firewall.policy, PolicyName::File(mine));
-    let log = place.env.home.join("blocked.jsonl");
-    assert_eq!(config.log.file, Some(log));
-    assert!(config.log.quiet);
-    assert_eq!(config.warnings.len(), 2, "{:?}", config.warnings);
 }
 
 #[test]
@@ -338,130 +259,6 @@ fn a_fault_names_file_line_and_key() {
             place.env.user_config().display()
         )
     );
-}
-
-#[test]
-fn a_file_that_others_can_change_is_refused() {
-    let place = Place::new();
-    let file = place.env.user_config();
-    let dir = file.parent().unwrap();
-    let (shown, dir_shown) = (file.display(), dir.display());
-    place.user("");
-    for mode in [0o664, 0o646, 0o666] {
-        set_mode(&file, mode);
-        assert_eq!(
-            place.refused_file(),
-            format!("{shown} can be written by others (mode {mode:04o}): run chmod go-w {shown}")
-        );
-    }
-    set_mode(&file, 0o600);
-    for mode in [0o775, 0o757] {
-        set_mode(dir, mode);
-        assert_eq!(
-            place.refused_file(),
-            format!(
-                "{dir_shown}, which holds configuration, can be written by others (mode {mode:04o}): \
-                 run chmod go-w {dir_shown}"
-            )
-        );
-    }
-    set_mode(dir, 0o1777);
-    place
-        .load()
-        .expect("the sticky bit keeps others from replacing the file");
-}
-
-#[test]
-fn the_directory_of_a_link_counts_too() {
-    let place = Place::new();
-    let (file, loose) = (place.dir.join("dotfiles/c.toml"), place.dir.join("loose"));
-    place.write(&file, "");
-    // Sets the directory's mode whatever the umask is.
-    place.user("");
-    fs::remove_file(place.env.user_config()).unwrap();
-    symlink(&file, place.env.user_config()).unwrap();
-    assert_eq!(place.load().unwrap().files, [place.env.user_config()]);
-    set_mode(file.parent().unwrap(), 0o777);
-    assert!(
-        place
-            .refused_file()
-            .contains("dotfiles, which holds configuration")
-    );
-    set_mode(file.parent().unwrap(), 0o755);
-
-    fs::create_dir(&loose).unwrap();
-    symlink(&file, loose.join("c.toml")).unwrap();
-    set_mode(&loose, 0o777);
-    let refused = Config::load(&place.env, Some(&loose.join("c.toml")), &place.dir).unwrap_err();
-    assert!(format!("{refused:#}").contains("loose, which holds configuration"));
-}
-
-#[test]
-fn a_file_of_someone_else_is_refused() {
-    let mut place = Place::new();
-    place.user("");
-    let file = place.env.user_config();
-    if !Uid::effective().is_root() {
-        // The file is ours; to another user it is someone else's.
-        let owner = Uid::effective();
-        place.env.uid = Uid::from_raw(owner.as_raw() + 1);
-        assert!(
-            place
-                .refused_file()
-                .starts_with(&format!("{} belongs to uid {owner},", file.display()))
-        );
-        return;
-    }
-    chown(&file, Some(1501), None).unwrap();
-    place.env.uid = Uid::from_raw(1500);
-    assert_eq!(
-        place.refused_file(),
-        format!(
-            "{} belongs to uid 1501, who could change the configuration: it must be yours (uid 1500) or root's",
-            file.display()
-        )
-    );
-    chown(&file, Some(1500), None).unwrap();
-    place
-        .load()
-        .expect("a file of the user in a directory of root");
-    chown(file.parent().unwrap(), Some(1501), None).unwrap();
-    assert!(
-        place
-            .refused_file()
-            .contains("claude-isolated belongs to uid 1501")
-    );
-}
-
-#[test]
-fn only_a_regular_file_is_read() {
-    let place = Place::new();
-    let file = place.env.user_config();
-    fs::create_dir_all(&file).unwrap();
-    assert_eq!(
-        place.refused_file(),
-        format!("{} is not a regular file", file.display())
-    );
-    fs::remove_dir(&file).unwrap();
-    nix::unistd::mkfifo(&file, nix::sys::stat::Mode::S_IRUSR).unwrap();
-    assert_eq!(
-        place.refused_file(),
-        format!("{} is not a regular file", file.display())
-    );
-    fs::remove_file(&file).unwrap();
-    symlink(&file, &file).unwrap();
-    assert!(
-        place
-            .refused_file()
-            .starts_with(&format!("cannot read {}: ", file.display()))
-    );
-}
-
-#[test]
-fn an_absent_directory_is_an_absent_file() {
-    let place = Place::new();
-    fs::write(place.env.home.join(".config"), "a file").unwrap();
-    assert_eq!(place.load().unwrap(), Config::default());
 }
 
 #[test]
