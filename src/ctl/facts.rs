@@ -5,15 +5,14 @@ use std::ffi::OsString;
 use std::net::TcpListener;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
-use std::process::{Command, Stdio};
 
-use anyhow::{Context, Result, bail, ensure};
-use serde_json::Value;
+use anyhow::{Context, Result, bail};
 
 use super::battery::{Desk, Facts, routes};
 use super::destinations;
+use super::mounts::Mounts;
 use crate::config::directories::Directories;
-use crate::launch::{self, Environment, OnBlock, Request};
+use crate::launch::{self, Environment, Launch, OnBlock, Request};
 use crate::live::ports::spec::Publish;
 use crate::policy::ruleset::Shelf;
 use crate::stage::namespace;
@@ -26,15 +25,7 @@ const MAX_SOCKETS: usize = 50;
 /// What a sandbox with these options of claude-isolated is verified by.
 pub fn read(options: &[OsString], program: &Path, desk: Desk) -> Result<Facts> {
     let environment = Environment::from_process()?;
-    let cwd = std::env::current_dir().context("the current directory cannot be used")?;
-    let mut args = options.to_vec();
-    args.extend(["-x", "true"].map(OsString::from));
-    let launch = match launch::resolve(args, &environment, &cwd)? {
-        Request::Launch(launch) => launch,
-        Request::Help(_) | Request::Version(_) => {
-            bail!("--help and --version start no sandbox: leave them out after --")
-        }
-    };
+    let launch = launch(options, &environment)?;
     let without_firewall = launch.firewall.is_none();
     // Without a firewall the default one is what is missing.
     let firewall = launch.firewall.unwrap_or_default();
@@ -49,12 +40,6 @@ pub fn read(options: &[OsString], program: &Path, desk: Desk) -> Result<Facts> {
         policy,
         ..
     } = firewall::decide(&firewall, &shelf, getent, &mut Vec::new())?;
-    let mut namespaces = BTreeMap::new();
-    for kind in NAMESPACES {
-        let path = format!("/proc/self/ns/{kind}");
-        let meta = std::fs::metadata(&path).with_context(|| format!("cannot read {path}"))?;
-        namespaces.insert(kind.into(), meta.ino());
-    }
     let mounts = Mounts::of(options, program)?;
     let mut protected_files = launch.config_files;
     protected_files.push(program.to_path_buf());
@@ -75,7 +60,7 @@ pub fn read(options: &[OsString], program: &Path, desk: Desk) -> Result<Facts> {
     let variable = |name: &str| std::env::var_os(name);
     let directories = Directories::new(variable, &environment.home, environment.uid);
     Ok(Facts {
-        namespaces,
+        namespaces: namespaces()?,
         home: environment.home,
         protected_directories,
         protected_files,
@@ -98,84 +83,26 @@ pub fn read(options: &[OsString], program: &Path, desk: Desk) -> Result<Facts> {
     })
 }
 
-/// The mounts of a launch, as its dry run prints them: source, destination, whether it is read-only.
-struct Mounts(Vec<Mount>);
-
-#[derive(Debug, PartialEq, Eq)]
-struct Mount {
-    /// Absent where nothing of the host's is shown.
-    from: Option<PathBuf>,
-    to: PathBuf,
-    read_only: bool,
+fn launch(options: &[OsString], environment: &Environment) -> Result<Launch> {
+    let cwd = std::env::current_dir().context("the current directory cannot be used")?;
+    let mut args = options.to_vec();
+    args.extend(["-x", "true"].map(OsString::from));
+    match launch::resolve(args, environment, &cwd)? {
+        Request::Launch(launch) => Ok(launch),
+        Request::Help(_) | Request::Version(_) => {
+            bail!("--help and --version start no sandbox: leave them out after --")
+        }
+    }
 }
 
-impl Mounts {
-    fn of(options: &[OsString], program: &Path) -> Result<Self> {
-        let dry_run = Command::new(program)
-            .args(options)
-            .args(["--dry-run=json", "-x", "true"])
-            .stderr(Stdio::inherit())
-            .output()
-            .with_context(|| format!("cannot execute {}", program.display()))?;
-        ensure!(
-            dry_run.status.success(),
-            "no sandbox can be started: claude-isolated --dry-run ended with {}",
-            dry_run.status
-        );
-        let view: Value = serde_json::from_slice(&dry_run.stdout)
-            .context("claude-isolated --dry-run=json printed no JSON: is it of another version?")?;
-        let argv = view["argv"]["bwrap"]
-            .as_array()
-            .context("no command line of bwrap")?;
-        let argv: Vec<&str> = argv.iter().filter_map(Value::as_str).collect();
-        Ok(Self::parse(&argv))
-    }
-
-    /// bwrap(1)'s options up to the program.
-    fn parse(argv: &[&str]) -> Self {
-        let mut mounts = Vec::new();
-        let mut rest = argv.iter().skip(1).take_while(|arg| **arg != "--");
-        while let Some(option) = rest.next() {
-            let mut word = || rest.next().map(PathBuf::from).unwrap_or_default();
-            let mount = match *option {
-                "--bind" | "--dev-bind" | "--bind-try" | "--dev-bind-try" => {
-                    (Some(word()), word(), false)
-                }
-                "--ro-bind" | "--ro-bind-try" => (Some(word()), word(), true),
-                "--ro-bind-data" | "--bind-data" | "--file" => {
-                    word();
-                    (None, word(), false)
-                }
-                "--tmpfs" | "--proc" | "--dev" | "--dir" => (None, word(), false),
-                "--setenv" => {
-                    word();
-                    word();
-                    continue;
-                }
-                _ => continue,
-            };
-            let (from, to, read_only) = mount;
-            mounts.push(Mount {
-                from,
-                to,
-                read_only,
-            });
-        }
-        Self(mounts)
-    }
-
-    /// Sources and destinations.
-    fn read_only(&self) -> impl Iterator<Item = (&Path, &Path)> {
-        let bound = self.0.iter().filter(|mount| mount.read_only);
-        bound.filter_map(|mount| Some((mount.from.as_deref()?, mount.to.as_path())))
-    }
-
-    /// Whether something of the host's is seen at `path`: the deepest mount over it decides, of equal ones the last.
-    fn show(&self, path: &Path) -> bool {
-        let over = self.0.iter().filter(|mount| path.starts_with(&mount.to));
-        over.max_by_key(|mount| mount.to.components().count())
-            .is_some_and(|mount| mount.from.is_some())
-    }
+/// This process's own, by their inodes.
+fn namespaces() -> Result<BTreeMap<String, u64>> {
+    let inode = |kind: &str| {
+        let path = format!("/proc/self/ns/{kind}");
+        let meta = std::fs::metadata(&path).with_context(|| format!("cannot read {path}"))?;
+        Ok((kind.to_owned(), meta.ino()))
+    };
+    NAMESPACES.into_iter().map(inode).collect()
 }
 
 /// Sockets with a name in the file system that somebody listens on, from `/proc/net/unix` (unix(7)), each once.
@@ -198,30 +125,6 @@ fn listening(text: &str) -> Vec<PathBuf> {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn the_deepest_mount_decides_what_is_shown() {
-        let argv = "bwrap --ro-bind /usr /usr --tmpfs /run --bind /home/u/w /home/u/w --perms 0444 --ro-bind-data 12 \
-            /run/resolv.conf --ro-bind /home/u/w/.git/hooks /home/u/w/.git/hooks --dir /home/u --setenv X --tmpfs \
-            --unshare-user -- /bin/x --ro-bind /a /a";
-        let argv: Vec<&str> = argv.split_whitespace().collect();
-        let mounts = Mounts::parse(&argv);
-        let read_only: Vec<&str> = mounts
-            .read_only()
-            .filter_map(|(_, to)| to.to_str())
-            .collect();
-        assert_eq!(read_only, ["/usr", "/home/u/w/.git/hooks"]);
-        for (path, shown) in [
-            ("/usr/lib/x.sock", true),
-            ("/run/docker.sock", false),
-            ("/run/resolv.conf", false),
-            ("/home/u/w/dev.sock", true),
-            ("/home/u/.gnupg/S.gpg-agent", false),
-            ("/a/x.sock", false),
-        ] {
-            assert_eq!(mounts.show(Path::new(path)), shown, "{path}");
-        }
-    }
 
     #[test]
     fn sockets_that_listen_and_have_a_path() {

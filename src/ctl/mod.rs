@@ -9,6 +9,7 @@ mod child;
 pub mod destinations;
 mod facts;
 pub mod live;
+mod mounts;
 pub mod report;
 mod rulesets;
 mod services;

@@ -46,12 +46,6 @@ impl Helpers {
         self.all.iter().find(|helper| helper.ended.is_some())
     }
 
-    pub fn all_ended(&self) -> bool {
-        self.all.iter().all(|helper| helper.ended.is_some())
-    }
-}
-
-impl Helpers {
     /// Ends them without waiting: a tap device takes pasta tens of milliseconds to give back, and nothing of the
     /// program's runs any more.
     pub fn leave(mut self) {
