@@ -1,4 +1,4 @@
-//! Where packets go: the destinations of allow entries, as written in the configuration.
+//! Where packets go: the destinations of allow and deny entries, as they are written.
 
 use std::fmt;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};

@@ -2,8 +2,10 @@
 //!
 //! Data flows one way: [`cli`] and [`config`] give a [`launch::Launch`], [`host`] says what the host is attached to,
 //! [`policy`] turns both into ordered rules and an nftables document, [`nf`] turns the document into netlink messages,
-//! [`sandbox`] gives the bwrap command line and the seccomp filter. Only [`stage`] acts on the system, and
-//! [`live`], the parts that work while the program runs.
+//! [`sandbox`] gives the bwrap command line and the seccomp filter. All that is values, made of what was read before.
+//!
+//! [`stage`] acts on the system: it starts everything and stays as the supervisor, in whose poll loop the parts work that
+//! a running program needs: [`live`], the [`dns`] relay, the relays to the [`ssh_agent`].
 //! [`ctl`] is the second binary, `claude-isolatedctl`, which looks at all that from outside and from inside.
 
 pub mod cli;

@@ -1,4 +1,8 @@
-//! What follows the network, and the user's wishes, while the program runs.
+//! The firewall while the program runs.
+//!
+//! The [`keeper`] is the only one that changes the table. [`Live`] has it follow the host's network, what the user wishes
+//! ([`wishes`]), and names: those of entries and those that are [`learnt`]; it serves [`ports`], and tells what was
+//! [`blocked`]. [`control`] is where claude-isolatedctl asks, in the words of [`protocol`].
 //!
 //! [`Live`] is one part of the supervisor's poll(2) loop, of the same shape as [`crate::dns::relay::Relay`]. It has no
 //! thread and sleeps while nothing happens.

@@ -1,7 +1,8 @@
-//! The stages of a launch: this executable runs three times.
+//! The stages of a launch, each of them this executable.
 //!
-//! [`outer`], the user's command, prepares everything and stays as the supervisor; [`inner`] is root of the user
-//! namespace that owns the sandbox's network and loads the table; [`init`] is the sandbox's first process.
+//! [`outer`], the user's command, prepares everything ([`prepare`]), starts it ([`start`]) and stays to [`supervise`] it;
+//! [`inner`] is root of the user namespace that owns the sandbox's network and loads the table, where there is a firewall;
+//! [`init`] is the sandbox's first process. They speak over sockets ([`wire`]), in messages that [`plan`] has.
 
 pub mod claude_json;
 pub mod container;
