@@ -52,44 +52,7 @@ pub fn text(prepared: &Prepared, around: &Surroundings, json: bool) -> Result<St
         out.push('\n');
     }
     if let Some(firewall) = &prepared.firewall {
-        let how = if firewall.way == Way::Pasta {
-            "made by pasta"
-        } else {
-            "our own, pasta attaches"
-        };
-        writeln!(
-            out,
-            "Policy {}, first match wins (network namespace: {how}):",
-            firewall.policy.name
-        )?;
-        indent(&mut out, &words::table(&firewall.policy));
-        section(
-            &mut out,
-            "Attached networks",
-            &words::attached_table(&firewall.inputs.attached),
-        );
-        section(
-            &mut out,
-            "Allow entries",
-            &words::allowed_table(&firewall.inputs.allowed),
-        );
-        section(
-            &mut out,
-            "Deny entries",
-            &words::allowed_table(&firewall.inputs.denied),
-        );
-        section(&mut out, "Published ports", &view.publish.join("\n"));
-        section(&mut out, "Host ports", &view.host_ports.join("\n"));
-        section(
-            &mut out,
-            "Resolvers that names are relayed to",
-            &view.dns.join("\n"),
-        );
-        let table = nf::Listing::from(nf::compile(&firewall.document)?).text()?;
-        writeln!(
-            out,
-            "\nnftables table (as a document for nft -j: --dry-run=json):\n{table}"
-        )?;
+        firewall_text(&mut out, firewall, &view)?;
     } else {
         writeln!(
             out,
@@ -103,35 +66,55 @@ pub fn text(prepared: &Prepared, around: &Surroundings, json: bool) -> Result<St
     Ok(out)
 }
 
+fn firewall_text(out: &mut String, firewall: &Firewall, view: &View) -> Result<()> {
+    let how = match firewall.way {
+        Way::Pasta => "made by pasta",
+        Way::Attach => "our own, pasta attaches",
+    };
+    writeln!(
+        out,
+        "Policy {}, first match wins (network namespace: {how}):",
+        firewall.policy.name
+    )?;
+    indent(out, &words::table(&firewall.policy));
+    let inputs = &firewall.inputs;
+    for (title, text) in [
+        ("Attached networks", words::attached_table(&inputs.attached)),
+        ("Allow entries", words::allowed_table(&inputs.allowed)),
+        ("Deny entries", words::allowed_table(&inputs.denied)),
+        ("Published ports", view.publish.join("\n")),
+        ("Host ports", view.host_ports.join("\n")),
+        ("Resolvers that names are relayed to", view.dns.join("\n")),
+    ] {
+        section(out, title, &text);
+    }
+    let table = nf::Listing::from(nf::compile(&firewall.document)?).text()?;
+    writeln!(
+        out,
+        "\nnftables table (as a document for nft -j: --dry-run=json):\n{table}"
+    )?;
+    Ok(())
+}
+
+fn warnings(prepared: &Prepared) -> Vec<String> {
+    let mut warnings = prepared.warnings.clone();
+    let missing = prepared.missing.iter();
+    warnings.extend(missing.map(|n| format!("{} was not found: {}", n.name, n.hint)));
+    let program = prepared.program.to_string_lossy();
+    if !prepared.program_found && prepared.missing.iter().all(|n| n.name != program) {
+        warnings.push(format!("{program} was not found"));
+    }
+    warnings
+}
+
 fn view<'a>(prepared: &'a Prepared, around: &Surroundings) -> Result<View<'a>> {
     let firewall = prepared.firewall.as_ref();
     let of = |f: &Firewall| f.pasta_argv(&around.self_exe, TARGET);
-    let mut warnings = prepared.warnings.clone();
-    warnings.extend(
-        prepared
-            .missing
-            .iter()
-            .map(|n| format!("{} was not found: {}", n.name, n.hint)),
-    );
-    if !prepared.program_found
-        && prepared
-            .missing
-            .iter()
-            .all(|n| n.name != prepared.program.to_string_lossy())
-    {
-        warnings.push(format!(
-            "{} was not found",
-            prepared.program.to_string_lossy()
-        ));
-    }
     Ok(View {
         version: env!("CARGO_PKG_VERSION"),
-        netns: firewall.map(|f| {
-            if f.way == Way::Pasta {
-                "pasta"
-            } else {
-                "attach"
-            }
+        netns: firewall.map(|f| match f.way {
+            Way::Pasta => "pasta",
+            Way::Attach => "attach",
         }),
         firewall: firewall.is_some(),
         policy: firewall.map(|f| f.policy.name.as_str()),
@@ -161,7 +144,7 @@ fn view<'a>(prepared: &'a Prepared, around: &Surroundings) -> Result<View<'a>> {
             pasta: firewall.map(|f| strings(&of(f))),
             bwrap: strings(&prepared.bwrap.whole()),
         },
-        warnings,
+        warnings: warnings(prepared),
     })
 }
 

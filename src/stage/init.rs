@@ -165,23 +165,29 @@ fn supervise(
                 return Ok(status);
             }
         }
-        if to_us {
-            match control.receive()? {
-                Received::Message(ToInit::Signal(number), _) => {
-                    let _ = kill(child, Signal::try_from(number)?);
-                }
-                Received::Message(ToInit::FromTerminal(number), _) => {
-                    // In the group that we all began in it has the signal already.
-                    if getpgid(Some(child)) != getpgid(None) {
-                        let _ = kill(child, Signal::try_from(number)?);
-                    }
-                }
-                Received::Message(ToInit::Go { .. }, _) => {}
-                // The outer stage is gone: nothing runs unwatched.
-                Received::Closed => return Ok(EXIT_OURS),
-            }
+        if to_us && !told(control, child)? {
+            // Nothing runs unwatched.
+            return Ok(EXIT_OURS);
         }
     }
+}
+
+/// Does what the outer stage says; false when it is gone.
+fn told(control: &Channel, program: Pid) -> Result<bool> {
+    match control.receive()? {
+        Received::Message(ToInit::Signal(number), _) => {
+            let _ = kill(program, Signal::try_from(number)?);
+        }
+        Received::Message(ToInit::FromTerminal(number), _) => {
+            // In the group that we all began in it has the signal already.
+            if getpgid(Some(program)) != getpgid(None) {
+                let _ = kill(program, Signal::try_from(number)?);
+            }
+        }
+        Received::Message(ToInit::Go { .. }, _) => {}
+        Received::Closed => return Ok(false),
+    }
+    Ok(true)
 }
 
 /// Waits for whatever has ended or stopped; gives the exit status once the program itself has ended.

@@ -151,27 +151,52 @@ fn load(netlink: &Netlink, table: &nf::Ruleset) -> Result<Option<String>> {
 
 /// Stays until bwrap has ended, and gives its exit status, or until the outer stage is gone: then pasta is ended.
 fn watch(channel: &Channel, bwrap: Pid) -> Result<Option<i32>> {
-    let mut pasta: Option<OwnedFd> = None;
-    let status = watch_until_end(channel, bwrap, &mut pasta);
+    let mut entrusted = Entrusted::default();
+    let status = watch_until_end(channel, bwrap, &mut entrusted);
     if !matches!(status, Ok(Some(_)))
-        && let Some(pasta) = pasta
+        && let Some(pasta) = entrusted.pasta
     {
         system::kill_by_pidfd(pasta.as_fd());
     }
     status
 }
 
+/// What the outer stage has given over since.
+#[derive(Default)]
+struct Entrusted {
+    pasta: Option<OwnedFd>,
+    /// Until pasta has set up what they say.
+    routes: Option<namespace::Routes>,
+    /// Where sockets are asked for.
+    sockets: Option<Channel>,
+}
+
+impl Entrusted {
+    /// Takes what the outer stage gives; false when it is gone.
+    fn take(&mut self, channel: &Channel) -> Result<bool> {
+        match channel.receive()? {
+            Received::Message(ToInner::Pasta { v4, v6 }, fds) => {
+                self.pasta = fds.into_iter().next();
+                self.routes = Some(namespace::Routes::watch(v4, v6)?);
+            }
+            Received::Message(ToInner::Sockets, fds) => {
+                self.sockets = fds.into_iter().next().map(Channel::from);
+            }
+            Received::Closed => return Ok(false),
+        }
+        Ok(true)
+    }
+}
+
 fn watch_until_end(
     channel: &Channel,
     bwrap: Pid,
-    pasta: &mut Option<OwnedFd>,
+    entrusted: &mut Entrusted,
 ) -> Result<Option<i32>> {
     let children = SignalFd::with_flags(
         &signals::block(&[Signal::SIGCHLD])?,
         SfdFlags::SFD_CLOEXEC | SfdFlags::SFD_NONBLOCK,
     )?;
-    let mut routes: Option<namespace::Routes> = None;
-    let mut sockets: Option<Channel> = None;
     loop {
         // First, because bwrap may have ended before the signal was watched.
         while let Some((pid, status)) = system::wait_any(libc::WNOHANG)? {
@@ -181,11 +206,14 @@ fn watch_until_end(
                     .or_else(|| status.signal().map(|signal| 128 + signal)));
             }
         }
+        let Entrusted {
+            routes, sockets, ..
+        } = &mut *entrusted;
         if routes
             .as_ref()
             .is_some_and(|routes| routes.complete().unwrap_or(false))
         {
-            routes = None;
+            *routes = None;
             channel.send(&FromInner::Uplink, &[])?;
         }
         let mut fds = vec![
@@ -212,19 +240,10 @@ fn watch_until_end(
             routes.changes.receive()?;
         }
         if asked {
-            sockets = sockets.filter(maker::serve);
+            *sockets = sockets.take().filter(maker::serve);
         }
-        if told {
-            match channel.receive()? {
-                Received::Message(ToInner::Pasta { v4, v6 }, fds) => {
-                    *pasta = fds.into_iter().next();
-                    routes = Some(namespace::Routes::watch(v4, v6)?);
-                }
-                Received::Message(ToInner::Sockets, fds) => {
-                    sockets = fds.into_iter().next().map(Channel::from);
-                }
-                Received::Closed => return Ok(None),
-            }
+        if told && !entrusted.take(channel)? {
+            return Ok(None);
         }
     }
 }

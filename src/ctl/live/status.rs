@@ -5,7 +5,7 @@ use anyhow::Result;
 use super::super::report::put;
 use super::text::{self, Align, columns};
 use super::{one, other};
-use crate::live::protocol::{Answer, Ask, Entry, Status};
+use crate::live::protocol::{Answer, Ask, Counted, Entry, Status};
 
 pub fn status(id: Option<&str>, json: bool) -> Result<bool> {
     // For people a few networks of each rule are enough.
@@ -50,17 +50,6 @@ fn text(status: &Status) -> String {
         let (accepted, blocked) = (text::count(accepted), text::count(blocked));
         out += &format!("Packets that it sent: {accepted} accepted, {blocked} blocked\n");
     }
-    let rules = status.rules.iter().map(|counted| {
-        let rule = &counted.rule;
-        vec![
-            rule.n.to_string(),
-            rule.name.clone(),
-            rule.verdict.clone(),
-            counted.count.packets.to_string(),
-            text::bytes(counted.count.bytes),
-            rule.r#match.clone(),
-        ]
-    });
     let align = [
         Align::Right,
         Align::Left,
@@ -69,11 +58,10 @@ fn text(status: &Status) -> String {
         Align::Right,
         Align::Left,
     ];
-    let rules: Vec<Vec<String>> = rules.collect();
     section(
         &mut out,
         "Rules, first match wins (packets and bytes sent)",
-        &rules,
+        &rule_rows(&status.rules),
         &align,
     );
     let attached = status.attached.iter();
@@ -95,6 +83,20 @@ fn text(status: &Status) -> String {
     let ports: Vec<Vec<String>> = status.ports.iter().map(|p| vec![p.clone()]).collect();
     section(&mut out, "Ports", &ports, &[Align::Left]);
     out
+}
+
+fn rule_rows(rules: &[Counted]) -> Vec<Vec<String>> {
+    let row = |Counted { rule, count }: &Counted| {
+        vec![
+            rule.n.to_string(),
+            rule.name.clone(),
+            rule.verdict.clone(),
+            count.packets.to_string(),
+            text::bytes(count.bytes),
+            rule.r#match.clone(),
+        ]
+    };
+    rules.iter().map(row).collect()
 }
 
 fn entries(entries: &[Entry]) -> Vec<Vec<String>> {
@@ -121,7 +123,7 @@ fn section(out: &mut String, title: &str, rows: &[Vec<String>], align: &[Align])
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::live::protocol::{Count, Counted, Run};
+    use crate::live::protocol::{Count, Run};
     use crate::policy::words::{AllowedView, AttachedView, RuleView};
 
     #[test]
