@@ -90,16 +90,16 @@ impl Config {
         }
         let hide = given.hide.into_iter();
         let hide = hide.map(|pattern| expand(&pattern.0.0, home).to_string_lossy().into());
-        self.more.hide.extend(hide);
+        self.files.hide.extend(hide);
     }
 
     fn lay_sandbox(&mut self, given: schema::Sandbox) {
         set(&mut self.seccomp, given.seccomp);
         given.services(&mut self.services);
-        set(&mut self.more.cache, given.cache);
-        set(&mut self.more.git_config, given.git_config);
+        set(&mut self.files.cache, given.cache);
+        set(&mut self.files.git_config, given.git_config);
         set(&mut self.nested, given.nested);
-        let variables = &mut self.more.environment;
+        let variables = &mut self.files.environment;
         set(&mut variables.clear, given.env_clear);
         let pass = given.env_pass.into_iter();
         variables.pass.extend(pass.map(|name| name.0.0));

@@ -23,14 +23,14 @@ pub struct Config {
     pub firewall: Firewall,
     pub filesystem: Filesystem,
     pub seccomp: bool,
-    pub more: Files,
+    pub files: Files,
     pub nested: bool,
     pub services: Services,
     pub command: PathBuf,
     pub args: Vec<String>,
     pub log: Log,
     /// The files that were read, in order.
-    pub files: Vec<PathBuf>,
+    pub config_files: Vec<PathBuf>,
     /// One line each.
     pub warnings: Vec<String>,
 }
@@ -42,13 +42,13 @@ impl Default for Config {
             firewall: Firewall::default(),
             filesystem: Filesystem::default(),
             seccomp: true,
-            more: Files::default(),
+            files: Files::default(),
             nested: false,
             services: Services::default(),
             command: "claude".into(),
             args: vec!["--dangerously-skip-permissions".into()],
             log: Log::default(),
-            files: Vec::new(),
+            config_files: Vec::new(),
             warnings: Vec::new(),
         }
     }
@@ -87,7 +87,7 @@ impl Config {
         if let Some(project) = project {
             self.lay(path, project.into_file(), home);
         }
-        self.files.push(path.into());
+        self.config_files.push(path.into());
         Ok(())
     }
 }

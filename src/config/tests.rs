@@ -105,7 +105,7 @@ fn later_files_win_and_lists_add_up() {
             nas: Some("/mnt/nas".into()),
         },
         seccomp: false,
-        more: Files {
+        files: Files {
             hide: vec![
                 ".env".into(),
                 place.env.home.join("k").to_string_lossy().into(),
@@ -132,14 +132,14 @@ fn later_files_win_and_lists_add_up() {
             quiet: true,
             forget: false,
         },
-        files: vec![place.env.system_config.clone()],
+        config_files: vec![place.env.system_config.clone()],
         warnings: vec![],
     };
     assert_eq!(place.load().unwrap(), system);
 
     place.user("");
     let mut both = system;
-    both.files.push(place.env.user_config());
+    both.config_files.push(place.env.user_config());
     assert_eq!(place.load().unwrap(), both, "an empty file changes nothing");
 
     place.user(
@@ -173,14 +173,14 @@ fn later_files_win_and_lists_add_up() {
             nas: None,
         },
         seccomp: true,
-        more: Files {
+        files: Files {
             git_config: GitConfig::Restore,
             cache: Cache::Private,
             environment: Variables {
                 clear: false,
-                ..both.more.environment.clone()
+                ..both.files.environment.clone()
             },
-            hide: both.more.hide.clone(),
+            hide: both.files.hide.clone(),
         },
         nested: false,
         services: Services {
@@ -210,7 +210,10 @@ fn one_named_file_instead_of_both() {
     place.write(&only, "[firewall]\npolicy = 'attached'");
     let config = Config::load(&place.env, Some(&only), &place.dir).unwrap();
     assert_eq!(config.firewall.policy, PolicyName::Named("attached".into()));
-    assert_eq!((config.firewall_off, config.files), (None, vec![only]));
+    assert_eq!(
+        (config.firewall_off, config.config_files),
+        (None, vec![only])
+    );
 }
 
 #[test]
@@ -306,7 +309,7 @@ fn the_deepest_project_of_the_workspace_applies() {
         (name(&robot), robot.firewall.allow.len()),
         ("attached".into(), 2)
     );
-    assert_eq!(robot.more.hide, [".env"]);
+    assert_eq!(robot.files.hide, [".env"]);
     assert!(
         [elsewhere, src, robot]
             .iter()

@@ -70,11 +70,11 @@ pub fn resolve(args: Vec<OsString>, env: &Environment, cwd: &Path) -> Result<Req
         firewall,
         filesystem: config.filesystem,
         seccomp: config.seccomp,
-        files: config.more,
+        files: config.files,
         nested: config.nested,
         services: config.services,
         log: config.log,
-        config_files: config.files,
+        config_files: config.config_files,
         warnings,
     }))
 }

@@ -43,8 +43,8 @@ use wishes::{Wish, Wishes};
 const RESOLV_CONF: &str = "/etc/resolv.conf";
 /// So long the host is not read again after it was, or as long as that took: announcements come in bursts.
 const PAUSE: Duration = Duration::from_millis(3);
-/// A run that is shorter need not pay for it.
-const SHORT: Duration = Duration::from_millis(20);
+/// A run that is shorter need not pay for what only longer ones need.
+pub const SHORT: Duration = Duration::from_millis(20);
 /// How often names of entries are resolved again.
 const NAMES_EVERY: Duration = Duration::from_secs(300);
 /// How long after a change of the network its resolvers are there.

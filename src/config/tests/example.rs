@@ -9,7 +9,7 @@ fn the_example_is_the_defaults() {
     let place = Place::new();
     place.user(EXAMPLE);
     let defaults = Config {
-        files: vec![place.env.user_config()],
+        config_files: vec![place.env.user_config()],
         ..Config::default()
     };
     assert_eq!(place.load().unwrap(), defaults);

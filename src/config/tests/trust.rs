@@ -44,7 +44,10 @@ fn the_directory_of_a_link_counts_too() {
     place.user("");
     fs::remove_file(place.env.user_config()).unwrap();
     symlink(&file, place.env.user_config()).unwrap();
-    assert_eq!(place.load().unwrap().files, [place.env.user_config()]);
+    assert_eq!(
+        place.load().unwrap().config_files,
+        [place.env.user_config()]
+    );
     set_mode(file.parent().unwrap(), 0o777);
     assert!(
         place

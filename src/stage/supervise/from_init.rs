@@ -8,6 +8,7 @@ use nix::errno::Errno;
 use nix::sys::signal::Signal;
 
 use super::End;
+use crate::live::SHORT;
 use crate::ssh_agent::relay::Relay;
 use crate::stage::covers::Covers;
 use crate::stage::plan::{FromInit, ToInit};
@@ -15,9 +16,6 @@ use crate::stage::prepare::Prepared;
 use crate::stage::start::Running;
 use crate::stage::wire::Received;
 use crate::stage::{say, signals};
-
-/// A run that is shorter need not pay for being asked.
-const SHORT: Duration = Duration::from_millis(20);
 
 /// Takes all that it has said: the end, where it was one.
 pub(super) fn from_init(running: &mut Running, prepared: &Prepared) -> Result<Option<End>> {
@@ -71,7 +69,7 @@ fn started(running: &mut Running, prepared: &Prepared, mounts: Option<OwnedFd>) 
     if let Some(live) = &mut running.live {
         live.started(Instant::now());
     }
-    // Its lines name the run.
+    // The log's lines name the run.
     let at_once = prepared.log.file.is_some();
     let wait = if at_once { Duration::ZERO } else { SHORT };
     running.control_at = Some(Instant::now() + wait);
