@@ -132,6 +132,7 @@ impl Compiler {
             (Some(NfChainType::Filter), Some(hook), Some(priority)) => Some(BaseChain {
                 hook: match hook {
                     NfHook::Input => Hook::Input,
+                    NfHook::Forward => Hook::Forward,
                     NfHook::Output => Hook::Output,
                     other => bail!("hook {other:?} is not supported"),
                 },

@@ -230,6 +230,7 @@ fn base_chain(a: &Attrs<'_>) -> Result<Option<BaseChain>> {
     Ok(Some(BaseChain {
         hook: match hook.be32(NFTA_HOOK_HOOKNUM)? {
             NF_INET_LOCAL_IN => Hook::Input,
+            NF_INET_FORWARD => Hook::Forward,
             NF_INET_LOCAL_OUT => Hook::Output,
             other => bail!("hook {other} is not one of ours"),
         },

@@ -162,6 +162,7 @@ pub fn new_chain(open: &mut Open, table: &str, chain: &Chain) -> Result<()> {
         b.nest(NFTA_CHAIN_HOOK, |b| {
             let hook = match base.hook {
                 Hook::Input => NF_INET_LOCAL_IN,
+                Hook::Forward => NF_INET_FORWARD,
                 Hook::Output => NF_INET_LOCAL_OUT,
             };
             b.attr_be32(NFTA_HOOK_HOOKNUM, hook)?;

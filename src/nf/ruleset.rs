@@ -126,6 +126,7 @@ pub struct BaseChain {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Hook {
     Input,
+    Forward,
     Output,
 }
 
@@ -232,6 +233,7 @@ impl fmt::Display for BaseChain {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let hook = match self.hook {
             Hook::Input => "input",
+            Hook::Forward => "forward",
             Hook::Output => "output",
         };
         let policy = if self.accept { "accept" } else { "drop" };

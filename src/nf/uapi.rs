@@ -25,6 +25,7 @@ pub const IPPROTO_ICMPV6: u8 = 58;
 pub const IPPROTO_IGMP: u8 = 2;
 
 pub const NF_INET_LOCAL_IN: u32 = 1;
+pub const NF_INET_FORWARD: u32 = 2;
 pub const NF_INET_LOCAL_OUT: u32 = 3;
 
 pub const NF_DROP: u32 = 0;

@@ -8,6 +8,9 @@
 //! What the output chain blocks goes through [`BLOCKED`], which hands the first bytes of some of it to a reader, if there is
 //! one, and drops or refuses. What arrives is dropped without a word: a LAN's own noise would hide the sandbox's.
 //!
+//! Nothing is forwarded: a namespace inherits the host's `ip_forward`, which is on where containers run, and has no other
+//! to forward for. The chain for it has no rules.
+//!
 //! A chain with policy drop is closed even while it is half loaded. What the document uses of nftables is little, because
 //! another part encodes it to netlink: see `libnftables-json(5)` for the schema.
 
@@ -39,6 +42,7 @@ use direction::Direction;
 /// The base chains, by the names of their hooks.
 pub const OUTPUT: &str = "output";
 pub const INPUT: &str = "input";
+pub const FORWARD: &str = "forward";
 /// The regular chain that every blocking rule of [`OUTPUT`] ends in.
 pub const BLOCKED: &str = "blocked";
 pub use log::{LOG_GROUP, LOG_SNAPLEN};
@@ -58,6 +62,7 @@ pub fn document(policy: &Policy) -> Nftables<'static> {
         chain(BLOCKED),
         base_chain(OUTPUT, NfHook::Output),
         base_chain(INPUT, NfHook::Input),
+        base_chain(FORWARD, NfHook::Forward),
     ];
     let mut blocking: Vec<_> = log::kernels_own().chain(log::rules()).collect();
     match policy.on_block {

@@ -75,7 +75,12 @@ pub fn ruleset(random: &mut Random) -> Ruleset {
         sets.push(Set { name, key, kind });
     }
     let mut chains: Vec<Chain> = Vec::new();
-    for (name, hook) in [("output", Hook::Output), ("input", Hook::Input)] {
+    let hooks = [
+        ("output", Hook::Output),
+        ("input", Hook::Input),
+        ("forward", Hook::Forward),
+    ];
+    for (name, hook) in hooks {
         if random.one_in(6) {
             continue;
         }

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::fs::{self, File, OpenOptions};
-use std::io::Write;
+use std::io::{ErrorKind, Read, Write};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::os::fd::AsRawFd;
 
@@ -10,6 +10,7 @@ use claude_isolated::dest::Proto;
 use claude_isolated::policy::embed::stands_for;
 use claude_isolated::policy::{Embedded, Match, Policy, Rule, Verdict, document};
 use nix::errno::Errno;
+use nix::fcntl::{FcntlArg, OFlag};
 use nix::libc;
 use serde_json::Value;
 
@@ -47,21 +48,47 @@ impl Tun {
 
     /// Has a packet arrive; it has passed the input hook when this returns.
     pub fn arrive(&mut self, src: IpAddr, hops: u8, packet: &Packet) {
-        let packet = datagram(src, hops, packet);
+        let own = match src {
+            IpAddr::V4(_) => OWN4.into(),
+            IpAddr::V6(_) => OWN6.into(),
+        };
+        self.arrive_for(own, src, hops, packet);
+    }
+
+    /// Whether a packet for `dst` has come out, among the kernel's own.
+    fn has_sent_on(&mut self, dst: IpAddr) -> bool {
+        let mut packet = [0; 2048];
+        loop {
+            let length = match self.0.read(&mut packet) {
+                Err(e) if e.kind() == ErrorKind::WouldBlock => return false,
+                read => read.unwrap(),
+            };
+            let found = match dst {
+                IpAddr::V4(dst) => packet[0] >> 4 == 4 && packet[16..20] == dst.octets(),
+                IpAddr::V6(dst) => packet[0] >> 4 == 6 && packet[24..40] == dst.octets(),
+            };
+            if found && length >= 20 {
+                return true;
+            }
+        }
+    }
+
+    fn arrive_for(&mut self, dst: IpAddr, src: IpAddr, hops: u8, packet: &Packet) {
+        let packet = datagram(src, dst, hops, packet);
         assert_eq!(self.0.write(&packet).unwrap(), packet.len());
     }
 }
 
-fn datagram(src: IpAddr, hops: u8, (proto, body): &Packet) -> Vec<u8> {
+fn datagram(src: IpAddr, dst: IpAddr, hops: u8, (proto, body): &Packet) -> Vec<u8> {
     let mut packet;
-    match src {
-        IpAddr::V4(src) => {
+    match (src, dst) {
+        (IpAddr::V4(src), IpAddr::V4(dst)) => {
             let length = (20 + body.len() as u16).to_be_bytes();
             packet = vec![
                 0x45, 0, length[0], length[1], 0, 0, 0, 0, hops, *proto, 0, 0,
             ];
             packet.extend(src.octets());
-            packet.extend(OWN4.octets());
+            packet.extend(dst.octets());
             let words = packet
                 .chunks(2)
                 .map(|w| u32::from(u16::from_be_bytes([w[0], w[1]])));
@@ -70,13 +97,14 @@ fn datagram(src: IpAddr, hops: u8, (proto, body): &Packet) -> Vec<u8> {
             let folded = (folded & 0xffff) + (folded >> 16);
             packet[10..12].copy_from_slice(&(!(folded as u16)).to_be_bytes());
         }
-        IpAddr::V6(src) => {
+        (IpAddr::V6(src), IpAddr::V6(dst)) => {
             packet = vec![0x60, 0, 0, 0];
             packet.extend((body.len() as u16).to_be_bytes());
             packet.extend([*proto, hops]);
             packet.extend(src.octets());
-            packet.extend(OWN6.octets());
+            packet.extend(dst.octets());
         }
+        _ => panic!("{src} and {dst} are of two families"),
     }
     packet.extend(body);
     packet
@@ -240,5 +268,36 @@ fn neighbour_discovery_arrives_and_no_more() {
         let hit: Vec<&String> = after.keys().filter(|k| after[*k] != before[*k]).collect();
         let rule = format!("{rule}, inbound");
         assert_eq!(hit, [&rule], "type {kind}, {hops} hops, from {src}");
+    }
+}
+
+#[test]
+fn nothing_is_forwarded() {
+    if !in_namespace("inbound::nothing_is_forwarded") {
+        return;
+    }
+    let mut tun = arrivals();
+    let mut away = Tun::open("away0");
+    nix::fcntl::fcntl(&away.0, FcntlArg::F_SETFL(OFlag::O_NONBLOCK)).unwrap();
+    for path in ["ipv4/ip_forward", "ipv6/conf/all/forwarding"] {
+        fs::write(format!("/proc/sys/net/{path}"), "1").unwrap();
+    }
+    fs::write("/proc/sys/net/ipv4/conf/away0/rp_filter", "0").unwrap();
+    run("ip", "link set away0 up", "");
+    let (v4, v6) = ("203.0.113.10", "2001:db8:ffff::10");
+    run("ip", &format!("route add {v4}/32 dev away0"), "");
+    run("ip", &format!("-6 route add {v6}/128 dev away0"), "");
+    run("ip", "route add 192.0.2.1/32 dev in0", "");
+    run("ip", "-6 route add 2001:db8:1::1/128 dev in0", "");
+    // Without the table it goes through: the chain is what stops it.
+    for table in [false, true] {
+        if table {
+            run("nft", "-j -f -", &as_nft(&document(&home_lan())));
+        }
+        for (src, dst) in [("192.0.2.1", v4), ("2001:db8:1::1", v6)] {
+            let (src, dst): (IpAddr, IpAddr) = (src.parse().unwrap(), dst.parse().unwrap());
+            tun.arrive_for(dst, src, 64, &udp(53));
+            assert_eq!(away.has_sent_on(dst), !table, "{dst}, table: {table}");
+        }
     }
 }

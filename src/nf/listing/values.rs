@@ -115,6 +115,7 @@ pub fn shape(key: KeyType, i: Interval) -> Shape {
 pub fn hook(hook: Hook) -> &'static str {
     match hook {
         Hook::Input => "input",
+        Hook::Forward => "forward",
         Hook::Output => "output",
     }
 }
