@@ -236,6 +236,34 @@ fn explain_says_what_happens(desk: &Desk) -> Result<()> {
     Ok(())
 }
 
+/// With options of claude-isolated, whatever is configured or runs.
+fn explain_is_about_another_launch(desk: &Desk) -> Result<()> {
+    let isp = "203.0.113.10:80";
+    let explain = |options: &[&str]| run_ctl(desk, &[&["explain", isp], options].concat());
+    let offline = explain(&["--policy", "offline"])?.ok()?;
+    ensure!(
+        offline
+            == "203.0.113.10:80/tcp is rejected by rule `default`: nothing allows it, and ruleset offline blocks what is left\n\
+                This is what a sandbox started here with these options would do\n",
+        "{offline}"
+    );
+    let allowed = explain(&["--policy", "allowlist-only", "--allow", isp])?.ok()?;
+    ensure!(
+        allowed.contains("is accepted by rule `allow tcp 80`"),
+        "{allowed}"
+    );
+    let wrong = explain(&["--policy", "ofline"])?;
+    ensure!(
+        wrong.code() == 1 && wrong.stderr.contains("no ruleset `ofline` (`offline`?)"),
+        "{wrong:?}"
+    );
+    ensure!(explain(&["--policy", "offline", "--id", "abc"])?.code() == 2);
+    let sandbox = Sandbox::start(desk, &[])?;
+    ensure!(explain(&["--policy", "offline"])?.ok()? == offline);
+    sandbox.stop()?;
+    Ok(())
+}
+
 fn without_a_run_explain_is_about_one_here(desk: &Desk) -> Result<()> {
     desk.config("on-block = \"reject\"\n[[project]]\npath = \"~/project\"\nfirewall.allow = [\"10.10.10.55\"]")?;
     let here = run_ctl(desk, &["explain", "10.10.10.55:80"])?.ok()?;
@@ -255,6 +283,7 @@ fn without_a_run_explain_is_about_one_here(desk: &Desk) -> Result<()> {
     );
     let named = run_ctl(desk, &["explain", "10.10.10.55:80", "--id", "abc"])?;
     ensure!(named.code() == 1, "{named:?}");
+    explain_is_about_another_launch(desk)?;
     // Nothing was started for it.
     ensure!(
         tool("ps", &["-e", "-o", "comm="])?

@@ -1,16 +1,20 @@
 //! The command line of these commands.
 
+use std::ffi::OsString;
 use std::str::FromStr;
 use std::time::Duration;
 
 use anyhow::Result;
 use clap::builder::ValueParser;
-use clap::{Arg, ArgAction, ArgMatches, Command};
+use clap::{Arg, ArgAction, ArgMatches, Command, value_parser};
 
 use super::{change, explain, log, ps, status, watch};
 use crate::dest::Destination;
 use crate::live::ports::spec::{HostPort, Publish};
 use crate::policy::explain::Question;
+
+/// Options of claude-isolated that `explain` has.
+const LAUNCH: [&str; 2] = ["policy", "allow"];
 
 pub fn commands() -> [Command; 11] {
     let json = Arg::new("json")
@@ -73,7 +77,13 @@ pub fn commands() -> [Command; 11] {
                 dest("An address or a name; with :PORT or :PORT/udp, or with /icmp")
                     .value_parser(ValueParser::new(parsed::<Question>)),
             )
-            .arg(id.clone())
+            .arg(id.clone().conflicts_with_all(LAUNCH))
+            .arg(launch("policy", "NAME|FILE", "With this ruleset"))
+            .arg(launch(
+                "allow",
+                "DEST",
+                "With this destination allowed; repeatable",
+            ))
             .arg(json),
         Command::new("allow")
             .about("Let a running sandbox reach a destination")
@@ -127,7 +137,7 @@ pub fn run(name: &str, given: &ArgMatches) -> Option<Result<bool>> {
         "log" => Some(log::run(id(), json())),
         "explain" => {
             let question = given.get_one::<Question>("dest")?;
-            Some(explain::run(question, id(), json()))
+            Some(explain::run(question, id(), &launch_options(given), json()))
         }
         "allow" => {
             let limit = given.get_one::<Duration>("for").copied();
@@ -139,6 +149,26 @@ pub fn run(name: &str, given: &ArgMatches) -> Option<Result<bool>> {
         "host-port" => Some(change::host_port(given.get_one("port")?, place())),
         _ => None,
     }
+}
+
+/// An option as claude-isolated has it, about a sandbox that would be started here.
+fn launch(name: &'static str, value: &'static str, help: &'static str) -> Arg {
+    Arg::new(name)
+        .long(name)
+        .value_name(value)
+        .value_parser(value_parser!(OsString))
+        .action(ArgAction::Append)
+        .help(format!("{help}, in a sandbox started here"))
+}
+
+/// Those that were given, as claude-isolated takes them.
+fn launch_options(given: &ArgMatches) -> Vec<OsString> {
+    let of = |name: &str| {
+        let values = given.get_many::<OsString>(name).unwrap_or_default();
+        let option = |value: &OsString| [format!("--{name}").into(), value.clone()];
+        values.flat_map(option).collect::<Vec<_>>()
+    };
+    LAUNCH.into_iter().flat_map(of).collect()
 }
 
 /// However it was given.
@@ -193,6 +223,14 @@ mod tests {
             (&["deny", "a.lan", "--for", "1h"], "unexpected argument"),
             (&["explain", "10.0.0.0/8"], "ask about one address"),
             (&["ps", "abcdef"], "unexpected argument"),
+            (
+                &["explain", "a.lan", "--id", "abc", "--policy", "offline"],
+                "cannot be used with",
+            ),
+            (
+                &["explain", "a.lan", "--allow", "a.lan", "--id", "abc"],
+                "cannot be used with",
+            ),
         ] {
             let error = given(args).unwrap_err().to_string();
             assert!(error.contains(says), "{args:?}: {error}");
@@ -214,6 +252,15 @@ mod tests {
         }
         let matches = given(&["publish", "3000"]).unwrap();
         assert_eq!(id(matches.subcommand().unwrap().1), None);
+    }
+
+    #[test]
+    fn options_of_a_launch_are_passed_on() {
+        let args = ["explain", "a.lan", "--allow=a.lan:80", "--allow", "b.lan"];
+        let matches = given(&[&args[..], &["--policy", "./own.toml"]].concat()).unwrap();
+        let options = launch_options(matches.subcommand().unwrap().1);
+        let allow = ["--allow", "a.lan:80", "--allow", "b.lan"];
+        assert_eq!(options, [&["--policy", "./own.toml"], &allow[..]].concat());
     }
 
     #[test]

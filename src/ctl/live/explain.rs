@@ -20,13 +20,20 @@ use crate::stage::prepare::{self, Surroundings};
 /// How long a name may take to resolve.
 const NAMES: Duration = Duration::from_secs(5);
 const HERE: &str = "No sandbox is running: this is what one started here would do\n";
+const HERE_SO: &str = "This is what a sandbox started here with these options would do\n";
 
-pub fn run(question: &Question, id: Option<&str>, json: bool) -> Result<bool> {
+/// `options` are of claude-isolated: with some it is about a launch, whatever runs.
+pub fn run(
+    question: &Question,
+    id: Option<&str>,
+    options: &[OsString],
+    json: bool,
+) -> Result<bool> {
     let addresses = addresses(question)?;
     let questions: Vec<Question> = addresses.iter().map(|a| question.at(*a)).collect();
-    let here = id.is_none() && all()?.is_empty();
+    let here = !options.is_empty() || (id.is_none() && all()?.is_empty());
     let explained = match here {
-        true => as_started_here(&questions)?,
+        true => as_started_here(&questions, options)?,
         false => {
             let dests = questions.iter().map(Question::to_string).collect();
             match one(id)?.ask(Ask::Explain { dests })? {
@@ -43,7 +50,7 @@ pub fn run(question: &Question, id: Option<&str>, json: bool) -> Result<bool> {
         };
     }
     if here && !json {
-        text += HERE;
+        text += if options.is_empty() { HERE } else { HERE_SO };
     }
     put(&text)?;
     Ok(true)
@@ -78,9 +85,10 @@ fn addresses(question: &Question) -> Result<Vec<IpAddr>> {
 }
 
 /// From the policy that a launch in the current directory would have.
-fn as_started_here(questions: &[Question]) -> Result<Vec<Explained>> {
+fn as_started_here(questions: &[Question], options: &[OsString]) -> Result<Vec<Explained>> {
     let around = Surroundings::read()?;
-    let args = ["-x", "true"].map(OsString::from).into();
+    let mut args = options.to_vec();
+    args.extend(["-x", "true"].map(OsString::from));
     let launch = match launch::resolve(args, &Environment::from_process()?, &around.cwd)? {
         Request::Launch(launch) => launch,
         Request::Help(_) | Request::Version(_) => bail!("no launch was asked for"),
