@@ -2,6 +2,7 @@
 //! request, then its answer. [`Ask::Watch`] has answers until one side ends.
 
 use std::path::PathBuf;
+use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
@@ -15,6 +16,17 @@ pub const VERSION: u32 = 1;
 pub const MAX_REQUEST: usize = 64 * 1024;
 /// The longest line of an answer: a table of some hundred thousand networks.
 pub const MAX_ANSWER: usize = 64 * 1024 * 1024;
+
+/// The longest time that something is allowed for: 100 years, which every clock can add.
+pub const LONGEST: Duration = Duration::from_secs(100 * 365 * 24 * 3600);
+
+/// Whether something can be allowed for so long. `Err` says how long it can be.
+pub fn limited(time: Duration) -> Result<Duration, String> {
+    match time > LONGEST {
+        true => Err("at most 36500 days; without a time it holds while the sandbox runs".into()),
+        false => Ok(time),
+    }
+}
 
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Request {
@@ -189,6 +201,9 @@ pub fn request(line: &[u8]) -> Result<Ask, String> {
         ));
     }
     let request: Request = serde_json::from_slice(line).map_err(bad)?;
+    if let Ask::Allow { seconds, .. } = &request.ask {
+        limited(Duration::from_secs(seconds.unwrap_or(0)))?;
+    }
     Ok(request.ask)
 }
 
@@ -233,6 +248,10 @@ mod tests {
             (r#"{"v":1,"ask":"stop"}"#, "unknown variant `stop`"),
             (r#"{"v":2,"ask":"new"}"#, "speaks protocol 2"),
             ("\u{1}\u{2}", "cannot be understood"),
+            (
+                r#"{"v":1,"ask":"allow","dest":"a.lan","seconds":18446744073709551615}"#,
+                "at most 36500 days",
+            ),
         ] {
             let said = request(text.as_bytes()).unwrap_err();
             assert!(said.contains(says) && !said.contains('\n'), "{said}");

@@ -11,6 +11,7 @@ use clap::{Arg, ArgAction, ArgMatches, Command, value_parser};
 use super::{change, explain, log, ps, status, watch};
 use crate::dest::Destination;
 use crate::live::ports::spec::{HostPort, Publish};
+use crate::live::protocol::limited;
 use crate::policy::explain::Question;
 
 /// Options of claude-isolated that `explain` has.
@@ -193,13 +194,14 @@ fn duration(text: &str) -> Result<Duration, String> {
         .map_err(|e| format!("{e}; such as `30m`, `2h`, `1h30m`"))?;
     match duration < Duration::from_secs(1) {
         true => Err("at least 1s".into()),
-        false => Ok(duration),
+        false => limited(duration),
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::live::protocol::LONGEST;
 
     fn given(args: &[&str]) -> Result<ArgMatches, clap::Error> {
         let command = Command::new("x").subcommands(commands());
@@ -216,6 +218,14 @@ mod tests {
             (&["publish", "no-port"], "bad port `no-port`"),
             (&["status", "abc", "--id", "abc"], "cannot be used with"),
             (&["allow", "a.lan", "--for", "1ms"], "at least 1s"),
+            (
+                &["allow", "a.lan", "--for", "300000000000y"],
+                "at most 36500 days",
+            ),
+            (
+                &["allow", "a.lan", "--for", "36500d 1s"],
+                "at most 36500 days",
+            ),
             (
                 &["allow", "a.lan", "--for", "1h", "--save"],
                 "cannot be used with",
@@ -269,5 +279,6 @@ mod tests {
         let (_, given) = matches.subcommand().unwrap();
         let limit = given.get_one::<Duration>("for");
         assert_eq!(limit, Some(&Duration::from_secs(5400)));
+        assert_eq!(duration("36500d"), Ok(limited(LONGEST).unwrap()));
     }
 }
