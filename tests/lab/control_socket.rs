@@ -20,6 +20,7 @@ pub const ALL: &[Scenario] = &[
     scenario!(a_stopped_sandbox_is_said_to_be_stopped, ONCE),
     scenario!(the_sandbox_sees_no_control_socket, EVERYONE),
     scenario!(others_may_not_ask, &[Mode::Root]),
+    scenario!(a_directory_that_others_can_write_is_no_answer, ONCE),
 ];
 
 /// Where the sockets are: the desk has no `XDG_RUNTIME_DIR`.
@@ -161,5 +162,30 @@ fn others_may_not_ask(desk: &Desk) -> Result<()> {
     }
     ensure!(ids(desk)? == [sandbox.id.as_str()]);
     sandbox.stop()?;
+    Ok(())
+}
+
+/// Where the user's own is looked for: whether something runs cannot be told.
+fn a_directory_that_others_can_write_is_no_answer(desk: &Desk) -> Result<()> {
+    ensure!(run_ctl(desk, &["ps"])?.ok()? == "No sandbox is running\n");
+    let runtime = format!("/tmp/claude-isolated-{}", desk.uid());
+    ensure!(!fs::exists(&runtime)?);
+    for mode in [0o777, 0o720] {
+        fs::create_dir(&runtime)?;
+        fs::set_permissions(&runtime, fs::Permissions::from_mode(mode))?;
+        for command in [&["ps"][..], &["status"], &["explain", "10.0.0.1"]] {
+            let done = run_ctl(desk, command)?;
+            ensure!(
+                done.code() == 1
+                    && done.stdout.is_empty()
+                    && done
+                        .stderr
+                        .contains(&format!("not known: {runtime} must be yours"))
+                    && done.stderr.contains("remove it, or set XDG_RUNTIME_DIR"),
+                "{command:?}: {done:?}"
+            );
+        }
+        fs::remove_dir(&runtime)?;
+    }
     Ok(())
 }

@@ -11,7 +11,7 @@ use std::path::{Path, PathBuf};
 use std::str::FromStr;
 use std::time::{Duration, SystemTime};
 
-use anyhow::{Context, Result, bail, ensure};
+use anyhow::{Context, Result, anyhow, bail, ensure};
 use nix::dir::Dir;
 use nix::errno::Errno;
 use nix::fcntl::{AtFlags, OFlag, open};
@@ -90,16 +90,20 @@ impl Runs {
         Self::open_dir(&runtime.join(RUNS))
     }
 
-    /// `None` where there is no such directory, and so no run.
+    /// `None` where there is no such directory, and so no run. `Err` where that cannot be told.
     pub fn open(runtime: &Path) -> Result<Option<Runs>> {
         let uid = nix::unistd::geteuid();
-        let path = runtime.join(RUNS);
-        if matches!(path.symlink_metadata(), Err(e) if e.kind() == std::io::ErrorKind::NotFound) {
-            return Ok(None);
+        let runs = runtime.join(RUNS);
+        for dir in [runtime, &runs] {
+            if matches!(dir.symlink_metadata(), Err(e) if e.kind() == std::io::ErrorKind::NotFound)
+            {
+                return Ok(None);
+            }
+            directories::check(dir, uid).map_err(|e| {
+                anyhow!("which sandboxes run is not known: {e:#}, or set XDG_RUNTIME_DIR to another directory")
+            })?;
         }
-        directories::check(runtime, uid)?;
-        directories::check(&path, uid)?;
-        Self::open_dir(&path).map(Some)
+        Self::open_dir(&runs).map(Some)
     }
 
     fn open_dir(path: &Path) -> Result<Runs> {
@@ -173,7 +177,8 @@ impl Runs {
 
     fn names(&self) -> Result<Vec<String>> {
         let flags = OFlag::O_DIRECTORY | OFlag::O_CLOEXEC;
-        let mut dir = Dir::openat(&self.dir, ".", flags, Mode::empty())?;
+        let mut dir = Dir::openat(&self.dir, ".", flags, Mode::empty())
+            .context("cannot read the directory of the control sockets")?;
         let names = dir
             .iter()
             .filter_map(|entry| Some(entry.ok()?.file_name().to_str().ok()?.to_owned()));
@@ -277,6 +282,25 @@ mod tests {
         assert_eq!(left, meant);
         drop(second);
         assert!(ids(&runs).is_empty());
+    }
+
+    #[test]
+    fn a_place_that_is_not_ours_is_no_answer() {
+        let scratch = Scratch::new();
+        let (runtime, link) = (scratch.join("place"), scratch.join("link"));
+        std::fs::create_dir(&runtime).unwrap();
+        assert!(Runs::open(&runtime).unwrap().is_none());
+        let all = std::fs::Permissions::from_mode(0o777);
+        std::fs::set_permissions(&runtime, all).unwrap();
+        std::os::unix::fs::symlink(&runtime, &link).unwrap();
+        for (place, why) in [
+            (&runtime, "must be yours alone"),
+            (&link, "not a directory"),
+        ] {
+            let error = Runs::open(place).unwrap_err().to_string();
+            let named = format!("which sandboxes run is not known: {}", place.display());
+            assert!(error.starts_with(&named) && error.contains(why), "{error}");
+        }
     }
 
     #[test]
