@@ -21,8 +21,10 @@ use super::{bind, words};
 use crate::dest::Proto;
 use crate::stage::wire::Channel;
 
-/// The most connections at once, where the limit of open files allows.
+/// The most connections at once through published ports, and as many through host ports, where the limit of open files
+/// allows.
 const CONNECTIONS: u64 = 512;
+const SIDES: u64 = 2;
 
 /// Descriptors left to everything else in this process: the DNS relay has most of them, UDP peers the rest.
 const RESERVED: u64 = 640;
@@ -185,10 +187,10 @@ impl Relay {
     }
 }
 
-/// How many connections this process may have, after its soft limit of open files was raised as far as that helps.
+/// How many connections to each side this process may have, after its soft limit of open files was raised as far as that helps.
 fn most_connections() -> Result<usize> {
     let (mut soft, hard) = getrlimit(Resource::RLIMIT_NOFILE)?;
-    let wanted = hard.min(RESERVED + CONNECTIONS * stream::FDS);
+    let wanted = hard.min(RESERVED + SIDES * CONNECTIONS * stream::FDS);
     if soft < wanted {
         setrlimit(Resource::RLIMIT_NOFILE, wanted, hard)?;
         soft = wanted;
@@ -197,7 +199,7 @@ fn most_connections() -> Result<usize> {
 }
 
 fn connections(open_files: u64) -> usize {
-    let room = open_files.saturating_sub(RESERVED) / stream::FDS;
+    let room = open_files.saturating_sub(RESERVED) / (SIDES * stream::FDS);
     room.clamp(8, CONNECTIONS) as usize
 }
 
@@ -207,10 +209,10 @@ mod tests {
 
     #[test]
     fn the_limit_of_open_files_limits_the_connections() {
-        let all = RESERVED + CONNECTIONS * stream::FDS;
+        let all = RESERVED + SIDES * CONNECTIONS * stream::FDS;
         assert_eq!(
             [0, 256, 1024, all, u64::MAX].map(connections),
-            [8, 8, 64, 512, 512]
+            [8, 8, 32, 512, 512]
         );
     }
 }

@@ -47,6 +47,11 @@ impl Stream {
         }
     }
 
+    /// Whose loopback it leads to.
+    pub fn place(&self) -> Place {
+        self.to.place
+    }
+
     /// Whether all that came from the sandbox, its end included, has been passed on.
     pub fn has_sandboxs_end(&self) -> bool {
         match self.to.place {

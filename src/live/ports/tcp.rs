@@ -7,7 +7,7 @@ use nix::errno::Errno;
 use nix::sys::epoll::EpollFlags;
 use nix::sys::socket::{SockFlag, accept4, setsockopt, sockopt};
 
-use super::far::{Far, Left};
+use super::far::{Far, Left, Place};
 use super::flow::Pipes;
 use super::maker::Maker;
 use super::set::{Set, Slots, Token, Watched};
@@ -33,10 +33,11 @@ pub struct Streams {
     listeners: Slots<Listener>,
     open: Slots<Stream>,
     pipes: Pipes,
-    /// The most connections at once; further ones wait in the listening sockets' queues.
-    most: usize,
-    /// That they wait was said.
-    said: bool,
+    /// The most connections at once to each side; further ones wait in the listening sockets' queues. What the sandbox's
+    /// program connects to leaves the published ports theirs, and the other way around.
+    pub(super) most: usize,
+    /// To which side they wait was said.
+    said: Vec<Place>,
     paused: Option<Instant>,
 }
 
@@ -47,7 +48,7 @@ impl Streams {
             open: Slots::default(),
             pipes: Pipes::default(),
             most,
-            said: false,
+            said: Vec::new(),
             paused: None,
         }
     }
@@ -101,10 +102,10 @@ impl Streams {
             let Some(listener) = self.listeners.get(at) else {
                 return;
             };
-            if self.open.len() >= self.most {
+            let (to, open) = (listener.far, listener.open);
+            if self.is_full(to.place) {
                 break;
             }
-            let (to, open) = (listener.far, listener.open);
             let flags = SockFlag::SOCK_CLOEXEC | SockFlag::SOCK_NONBLOCK;
             match accept4(listener.socket.as_fd(), flags) {
                 Ok(near) => self.start(near, to, open, maker, set),
@@ -120,18 +121,30 @@ impl Streams {
         let _ = self.rest_or_listen(set);
     }
 
-    /// All listening sockets rest while there is no room for another connection.
+    fn is_full(&self, place: Place) -> bool {
+        let there = self.open.iter();
+        there.filter(|(_, s)| s.place() == place).count() >= self.most
+    }
+
+    /// The listening sockets of a side rest while there is no room for another connection to it.
     fn rest_or_listen(&mut self, set: &Set) -> nix::Result<()> {
-        let full = self.open.len() >= self.most;
-        if full && !self.said {
-            self.said = true;
-            say(&format!(
-                "{} connections through published ports and host ports: further ones wait",
-                self.most
-            ));
+        let full = [Place::Sandbox, Place::Host].map(|place| (place, self.is_full(place)));
+        let full: Vec<Place> = full.iter().filter(|f| f.1).map(|f| f.0).collect();
+        for place in &full {
+            if !self.said.contains(place) {
+                self.said.push(*place);
+                let through = match place {
+                    Place::Sandbox => "published ports",
+                    Place::Host => "host ports",
+                };
+                say(&format!(
+                    "{} connections through {through}: further ones wait",
+                    self.most
+                ));
+            }
         }
         for listener in self.listeners.values_mut() {
-            if full || self.paused.is_some() {
+            if full.contains(&listener.far.place) || self.paused.is_some() {
                 listener.socket.ignore(set);
             } else {
                 listener.socket.wait_for(set, EpollFlags::EPOLLIN)?;

@@ -281,3 +281,50 @@ fn host_ports_lead_to_one_port_only_and_a_taken_one_is_an_error() {
         },
     );
 }
+
+/// The next connection, which comes soon or not at all.
+fn accept_soon(service: &TcpListener) -> TcpStream {
+    service.set_nonblocking(true).unwrap();
+    let end = Instant::now() + Duration::from_secs(5);
+    loop {
+        match service.accept() {
+            Ok((stream, _)) => return stream,
+            Err(e) => assert!(Instant::now() < end, "{e}"),
+        }
+        thread::sleep(Duration::from_millis(5));
+    }
+}
+
+#[test]
+fn a_crowd_to_one_side_leaves_the_other_its_own() {
+    let service = |_| TcpListener::bind("127.0.0.1:0").unwrap();
+    let [outside, inside] = [(); 2].map(service);
+    let port = |of: &TcpListener| of.local_addr().unwrap().port();
+    let (seen_inside, published) = (free(), free());
+    let host_port = format!("{}:{seen_inside}", port(&outside)).parse().unwrap();
+    run(
+        |ports| {
+            ports.host_port(&host_port).unwrap();
+            publish(ports, published, port(&inside), false);
+            ports.relay.as_mut().unwrap().streams.most = 2;
+        },
+        || {
+            let hold = || (connect(seen_inside), accept_soon(&outside));
+            let held = [hold(), hold()];
+            // There is no place for a third one.
+            let _third = connect(seen_inside);
+            thread::sleep(Duration::from_millis(200));
+            assert!(outside.accept().is_err());
+            let mut client = connect(published);
+            let mut stream = accept_soon(&inside);
+            stream.write_all(b"served").unwrap();
+            drop(stream);
+            let mut word = String::new();
+            client.read_to_string(&mut word).unwrap();
+            assert_eq!(word, "served");
+            // A place that is free is taken.
+            drop(held);
+            accept_soon(&outside);
+        },
+    );
+}
