@@ -4,6 +4,9 @@ use std::fs;
 
 use anyhow::{Result, ensure};
 
+use crate::harness::command::run;
+use crate::harness::desk::LIMIT;
+use crate::harness::mounts::{PROBE, PROGRAM};
 use crate::harness::{Desk, EVERYONE, Scenario, scenario};
 
 pub const ALL: &[Scenario] = &[
@@ -14,6 +17,10 @@ pub const ALL: &[Scenario] = &[
     scenario!(a_wrong_use_is_125),
     scenario!(output_and_input_pass_through),
     scenario!(arguments_arrive_as_given),
+    scenario!(
+        a_limit_on_file_sizes_ends_the_program_and_not_its_supervisor,
+        EVERYONE
+    ),
 ];
 
 const BOTH: [&[&str]; 2] = [&[], &["-F"]];
@@ -145,5 +152,28 @@ fn arguments_arrive_as_given(desk: &Desk) -> Result<()> {
     // One `--` directly after the program is dropped, a second one is the program's.
     let done = desk.run(&["-x", "/usr/bin/printf", "--", "%s", "--"])?;
     ensure!(done.stdout == "--", "{:?} {}", done.stdout, done.stderr);
+    Ok(())
+}
+
+/// SIGXFSZ (getrlimit(2)): the supervisor has a log that is as large as a file may be, and says so once.
+fn a_limit_on_file_sizes_ends_the_program_and_not_its_supervisor(desk: &Desk) -> Result<()> {
+    const KIB: usize = 64;
+    fs::write(desk.home.join("blocked.jsonl"), vec![b'\n'; KIB << 10])?;
+    desk.config("[log]\nfile = \"~/blocked.jsonl\"\nquiet = true\n")?;
+    let script = format!(
+        "{PROBE} reach tcp/10.10.10.55/80 udp/10.10.10.55/9999 >/dev/null\n\
+         (head -c 100000 /dev/zero > big) 2>/dev/null; echo $?"
+    );
+    let limited = format!("ulimit -f {KIB}; exec {PROGRAM} -x /bin/bash -c \"$0\"");
+    let done = run(
+        desk.user("/bin/bash").args(["-c", &limited, &script]),
+        LIMIT,
+    )?;
+    ensure!(done.code() == 0 && done.stdout == "153\n", "{done:?}");
+    let said = done.stderr.matches("cannot write").count();
+    ensure!(
+        said == 1 && done.stderr.contains("blocked.jsonl: File too large"),
+        "{done:?}"
+    );
     Ok(())
 }
