@@ -1,5 +1,7 @@
 //! The keeper and the kernel's table, in a network namespace of the test's own.
 
+#[path = "keeper/learnt.rs"]
+mod learnt;
 #[path = "common/rerun.rs"]
 mod rerun;
 
@@ -10,6 +12,7 @@ use std::time::{Duration, Instant};
 use anyhow::anyhow;
 use claude_isolated::dest::{Allowed, Destination, Target};
 use claude_isolated::host::Attached;
+use claude_isolated::host::names::unresolved;
 use claude_isolated::launch::Firewall;
 use claude_isolated::live::{Host, Keeper, Outcome};
 use claude_isolated::netlink::Netlink;
@@ -23,9 +26,26 @@ fn in_namespace(test: &str) -> bool {
     rerun(test, &["--net"], "").is_none()
 }
 
+/// A tool of the lab's.
+fn run(program: &str, args: &str) {
+    let done = Command::new(program).args(args.split(' ')).status();
+    assert!(done.unwrap().success(), "{program} {args}");
+}
+
 fn keeper() -> Keeper {
-    let firewall = Firewall::new("home-lan");
-    let inputs = Inputs::new(Ruleset::built_in("home-lan").unwrap(), &firewall);
+    keeper_of("home-lan", &[])
+}
+
+/// Names have no addresses yet.
+fn keeper_of(ruleset: &str, allow: &[&str]) -> Keeper {
+    let firewall = Firewall {
+        allow: allow.iter().map(|entry| entry.parse().unwrap()).collect(),
+        ..Firewall::new(ruleset)
+    };
+    let inputs = Inputs {
+        allowed: unresolved(&firewall.allow),
+        ..Inputs::new(Ruleset::built_in(ruleset).unwrap(), &firewall)
+    };
     let policy = Policy::build(&inputs);
     let loaded = nf::compile(&document(&policy)).unwrap();
     let netlink = Netlink::open(NETLINK_NETFILTER).unwrap();
