@@ -11,8 +11,9 @@ pub trait Gate {
     fn is_open(&self) -> bool;
     /// Whether this query is passed on; else its name does not exist.
     fn may_ask(&mut self, query: &[u8]) -> bool;
-    /// An answer to a query that was passed on, before the sandbox gets it.
-    fn answered(&mut self, answer: &[u8], query: &[u8]);
+    /// An answer to a query that was passed on, before the sandbox gets it: whether it does. Else it gets a failure, and
+    /// may ask again.
+    fn answered(&mut self, answer: &[u8], query: &[u8]) -> bool;
 }
 
 /// Lets all pass.
@@ -27,7 +28,9 @@ impl Gate for Open {
         true
     }
 
-    fn answered(&mut self, _answer: &[u8], _query: &[u8]) {}
+    fn answered(&mut self, _answer: &[u8], _query: &[u8]) -> bool {
+        true
+    }
 }
 
 /// Queries that are waited for on one connection; they are repeated so that an answer can be held against its query.
@@ -88,10 +91,13 @@ impl Guard {
             let query = waiting
                 .iter()
                 .position(|query| message::answers(answer, query));
-            let query = query.ok_or(io::ErrorKind::InvalidData)?;
-            gate.answered(answer, &waiting.remove(query));
-            names.learn(answer);
-            frame(pending, answer);
+            let query = waiting.remove(query.ok_or(io::ErrorKind::InvalidData)?);
+            if gate.answered(answer, &query) {
+                names.learn(answer);
+                frame(pending, answer);
+            } else {
+                frame(pending, &message::servfail(&query));
+            }
             Ok(())
         })
     }
@@ -139,7 +145,7 @@ impl Frames {
 mod tests {
     use super::*;
 
-    /// Lets names that begin with `a` pass.
+    /// Lets names that begin with `a` pass, and no answer for `ab`.
     #[derive(Default)]
     struct OnlyA(Vec<String>);
 
@@ -152,9 +158,12 @@ mod tests {
             crate::dns::answer::asked(query).is_some_and(|name| name.starts_with('a'))
         }
 
-        fn answered(&mut self, answer: &[u8], query: &[u8]) {
+        fn answered(&mut self, answer: &[u8], query: &[u8]) -> bool {
             assert_eq!(answer[..2], query[..2]);
-            self.0.extend(crate::dns::answer::asked(answer));
+            let name = crate::dns::answer::asked(answer);
+            let passes = name.as_deref() != Some("ab");
+            self.0.extend(name);
+            passes
         }
     }
 
@@ -206,6 +215,24 @@ mod tests {
             );
             assert!(again.is_err());
         }
+    }
+
+    #[test]
+    fn an_answer_that_does_not_pass_becomes_a_failure() {
+        let queries = [query(1, "ab"), query(2, "ac")];
+        let (mut guard, mut gate) = (Guard::default(), OnlyA::default());
+        guard
+            .up(&framed(&queries), &mut Vec::new(), &mut gate)
+            .unwrap();
+        let mut answers = queries.clone();
+        answers.iter_mut().for_each(|answer| answer[2] |= 0x80);
+        let (mut down, mut names) = (Vec::new(), Names::default());
+        guard
+            .down(&framed(&answers), &mut down, &mut gate, &mut names)
+            .unwrap();
+        let [ab, _] = queries;
+        let [_, ac] = answers;
+        assert_eq!(down, framed(&[message::servfail(&ab), ac]));
     }
 
     #[test]

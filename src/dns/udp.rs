@@ -207,10 +207,16 @@ impl Forwarder {
             }
             if !message::is_unhelpful(answer) {
                 let client = query.client;
-                turn.gate.answered(answer, &query.packet);
-                self.reply(client, answer);
+                if turn.gate.answered(answer, &query.packet) {
+                    self.reply(client, answer);
+                    self.remove(id);
+                    return Some(len);
+                }
+                let mut failure = message::servfail(&query.packet);
+                failure[..2].copy_from_slice(&query.client_id);
+                self.reply(client, &failure);
                 self.remove(id);
-                return Some(len);
+                return None;
             }
             attempt.answered = true;
             query.unhelpful.get_or_insert_with(|| answer.into());

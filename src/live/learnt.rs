@@ -11,6 +11,7 @@ use std::time::{Duration, Instant};
 use anyhow::{Error, Result};
 use ipnetwork::IpNetwork;
 
+use super::bucket::Bucket;
 use super::entries;
 use super::keeper::Keeper;
 use super::ports::{Ports, table};
@@ -28,16 +29,35 @@ const LEAST: Duration = Duration::from_secs(300);
 const MOST: Duration = Duration::from_secs(24 * 3600);
 /// So many addresses an entry has at most; the one that would end first leaves.
 const ADDRESSES: usize = 1024;
+/// So many answers change the table at once, and so many a second after that. A name that has another address in every
+/// answer would keep a processor busy; no program needs more.
+const AT_ONCE: f64 = 200.0;
+const A_SECOND: f64 = 20.0;
 /// So many names are told of that resolve to what is blocked.
 const TOLD: usize = 20;
 
 /// What has been learnt, and until when it holds.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub struct Learnt {
     /// The sandbox's tables of sockets, once they were needed.
     tables: Vec<File>,
     until: HashMap<(Destination, IpAddr), Held>,
     told: BTreeSet<String>,
+    changes: Bucket,
+    /// That there are too many was said.
+    too_many: bool,
+}
+
+impl Default for Learnt {
+    fn default() -> Self {
+        Self {
+            tables: Vec::new(),
+            until: HashMap::new(),
+            told: BTreeSet::new(),
+            changes: Bucket::new(AT_ONCE, A_SECOND),
+            too_many: false,
+        }
+    }
 }
 
 /// What holds an address.
@@ -76,11 +96,12 @@ fn blocked_group(policy: &Policy, address: IpAddr) -> Option<String> {
 }
 
 impl Learnt {
-    /// Takes what an answer says, before it is passed on.
-    fn answered(&mut self, keeper: &mut Keeper, answer: &Answer, now: Instant) -> Result<()> {
+    /// Takes what an answer says, before it is passed on; `false` where it is not to be, because the table cannot be
+    /// changed so often.
+    fn answered(&mut self, keeper: &mut Keeper, answer: &Answer, now: Instant) -> Result<bool> {
         let until = now + answer.ttl.clamp(LEAST, MOST);
         let by: Arc<str> = answer.name.as_str().into();
-        let mut more: Vec<(Destination, IpAddr)> = Vec::new();
+        let (mut held, mut more) = (Vec::new(), Vec::new());
         let bare = bare(keeper.inputs());
         for address in &answer.addresses {
             let address = address.to_canonical();
@@ -92,26 +113,34 @@ impl Learnt {
                 let is = |name: &str| is_named(name, &answer.name);
                 if name(&allowed.entry).is_some_and(is) {
                     let key = (allowed.entry.clone(), address);
-                    let by = by.clone();
-                    self.until.insert(key.clone(), Held { until, by });
                     if !allowed.addresses.contains(&address.into()) {
-                        more.push(key);
+                        more.push(key.clone());
                     }
+                    held.push(key);
                 }
             }
         }
-        let surplus = self.surplus(&answer.addresses);
         let addresses: Vec<IpAddr> = answer.addresses.iter().map(IpAddr::to_canonical).collect();
         let barred = barred(keeper.inputs(), &answer.name, &addresses);
-        if more.is_empty() && surplus.is_empty() && barred.is_empty() {
-            return Ok(());
+        let changes = !more.is_empty() || !barred.is_empty();
+        if changes && !self.changes.take(now) {
+            self.tell_too_many(&answer.name);
+            return Ok(false);
+        }
+        for key in held {
+            let by = by.clone();
+            self.until.insert(key, Held { until, by });
+        }
+        let surplus = self.surplus(&answer.addresses);
+        if !changes && surplus.is_empty() {
+            return Ok(true);
         }
         keeper.change(now, |inputs| {
             forget(inputs, &surplus);
             add(inputs, &more);
             bar(inputs, &barred);
         })?;
-        Ok(())
+        Ok(true)
     }
 
     /// Takes out what is too much of each entry: others than those of the answer that has just come, which are fewer than
@@ -140,6 +169,15 @@ impl Learnt {
         if self.told.len() < TOLD && self.told.insert(name.into()) {
             say(&format!(
                 "{name} is {address}, which is blocked ({group}): a name does not open that; allow it by its address"
+            ));
+        }
+    }
+
+    fn tell_too_many(&mut self, name: &str) {
+        if !std::mem::replace(&mut self.too_many, true) {
+            say(&format!(
+                "{name}: names have new addresses faster than the firewall is changed ({A_SECOND} times a second): \
+                 answers beyond that are failures, and can be asked for again"
             ));
         }
     }
@@ -279,15 +317,19 @@ impl Gate for Learning<'_> {
         answer::asked(query).is_some_and(|name| may_ask(self.keeper.inputs(), &name))
     }
 
-    fn answered(&mut self, message: &[u8], query: &[u8]) {
-        let Some(answer) = answer::read(message) else {
-            return;
-        };
+    fn answered(&mut self, message: &[u8], query: &[u8]) -> bool {
         // An answer for another name teaches nothing.
-        if answer::asked(query).as_ref() == Some(&answer.name)
-            && let Err(e) = self.learnt.answered(self.keeper, &answer, self.now)
-        {
-            self.failed = Some(e);
+        let answer = answer::read(message)
+            .filter(|answer| answer::asked(query).as_ref() == Some(&answer.name));
+        let Some(answer) = answer else {
+            return true;
+        };
+        match self.learnt.answered(self.keeper, &answer, self.now) {
+            Ok(passed_on) => passed_on,
+            Err(e) => {
+                self.failed = Some(e);
+                false
+            }
         }
     }
 }

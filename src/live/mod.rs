@@ -8,6 +8,7 @@
 //! thread and sleeps while nothing happens.
 
 pub mod blocked;
+pub mod bucket;
 pub mod control;
 pub mod entries;
 pub mod host;

@@ -271,7 +271,9 @@ impl Gate for Nothing {
         false
     }
 
-    fn answered(&mut self, _answer: &[u8], _query: &[u8]) {}
+    fn answered(&mut self, _answer: &[u8], _query: &[u8]) -> bool {
+        true
+    }
 }
 
 scenario!(who_does_not_take_refusals_is_not_read {

@@ -318,8 +318,8 @@ scenario!(what_is_no_question_is_not_relayed {
     relay.wait_idle();
 });
 
-/// Everything may be asked, and somebody listens.
-struct Listening;
+/// Everything may be asked, and somebody listens; whether answers pass.
+struct Listening(bool);
 
 impl Gate for Listening {
     fn is_open(&self) -> bool {
@@ -330,13 +330,15 @@ impl Gate for Listening {
         true
     }
 
-    fn answered(&mut self, _answer: &[u8], _query: &[u8]) {}
+    fn answered(&mut self, _answer: &[u8], _query: &[u8]) -> bool {
+        self.0
+    }
 }
 
 scenario!(where_answers_count_servers_see_other_ids {
     let seen = udp_server(at("127.0.0.53"), helpful);
     let sandbox = Sandbox::new("127.0.0.53");
-    let relay = Running::gated(sandbox.relay(), Listening);
+    let relay = Running::gated(sandbox.relay(), Listening(true));
     let client = sandbox.udp();
     let queries: Vec<_> = (0..20).map(query).collect();
     for query in &queries {
@@ -347,5 +349,21 @@ scenario!(where_answers_count_servers_see_other_ids {
     let same = queries.iter().zip(seen.iter()).filter(|(q, s)| q[..2] == s[..2]);
     assert!(same.count() < 3, "{seen:?}");
     assert!(queries.iter().zip(seen.iter()).all(|(q, s)| q[2..] == s[2..]));
+    relay.wait_idle();
+});
+
+scenario!(an_answer_that_does_not_pass_becomes_a_failure {
+    let seen = udp_server(at("127.0.0.53"), helpful);
+    let sandbox = Sandbox::new("127.0.0.53");
+    let relay = Running::gated(sandbox.relay(), Listening(false));
+    let client = sandbox.udp();
+    for id in 0..3 {
+        let query = query(id);
+        let (got, _) = ask(&client, &query);
+        assert_eq!((&got[..2], got[3] & 0x0f), (&query[..2], 2), "SERVFAIL");
+        assert_eq!(got[6..8], [0, 0], "no answer in it");
+    }
+    // No other server, and none again.
+    assert_eq!(seen.lock().unwrap().len(), 3);
     relay.wait_idle();
 });

@@ -66,6 +66,11 @@ impl Run {
 
     /// Has an answer come after so many seconds.
     fn answer(&mut self, name: &str, address: &str, ttl: u32, seconds: u64) {
+        assert!(self.passes(name, address, ttl, seconds));
+    }
+
+    /// The same; whether the program gets it.
+    fn passes(&mut self, name: &str, address: &str, ttl: u32, seconds: u64) -> bool {
         let now = self.at(seconds);
         let (query, answer) = messages(name, &[address.parse().unwrap()], ttl);
         let mut gate = Learning {
@@ -75,8 +80,9 @@ impl Run {
             failed: None,
         };
         assert!(gate.may_ask(&query));
-        gate.answered(&answer, &query);
+        let passes = gate.answered(&answer, &query);
         assert!(gate.failed.is_none());
+        passes
     }
 
     fn tick(&mut self, seconds: u64) {
@@ -168,4 +174,31 @@ fn what_a_socket_is_connected_to_stays() {
     run.tick(900);
     assert!(!run.is_open(held));
     assert_eq!(run.learnt.deadline(), None);
+}
+
+#[test]
+fn ever_new_addresses_change_the_table_so_often_and_no_more() {
+    if !in_namespace("learnt::ever_new_addresses_change_the_table_so_often_and_no_more") {
+        return;
+    }
+    let mut run = Run::new(&["*.a.example"]);
+    let mut new = (0..).map(|n: u32| Ipv4Addr::from(0x2d00_0000 + n).to_string());
+    for (seconds, passed) in [(0, 200), (0, 0), (1, 20), (3, 40)] {
+        let asked: Vec<String> = new.by_ref().take(250).collect();
+        let answers = asked
+            .iter()
+            .map(|a| run.passes("x.a.example", a, 0, seconds));
+        let answers: Vec<bool> = answers.collect();
+        let count = answers.iter().filter(|passes| **passes).count();
+        assert_eq!(count, passed, "after {seconds} s");
+        // What the program got is open, and nothing else.
+        for (address, passes) in [&asked[0], &asked[249]]
+            .into_iter()
+            .zip([answers[0], answers[249]])
+        {
+            assert_eq!(run.is_open(address), passes, "{address}");
+        }
+        // What is known costs nothing.
+        assert!(run.passes("y.a.example", "45.0.0.0", 0, seconds));
+    }
 }

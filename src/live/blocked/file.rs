@@ -13,6 +13,7 @@ use serde::Serialize;
 
 use super::ring::{Blocked, Ring};
 use super::view::{View, time};
+use crate::live::bucket::Bucket;
 
 /// Lines that are written at once, and for each second: what scans a network must not fill the disk.
 const BURST: f64 = 1000.0;
@@ -22,7 +23,7 @@ pub struct LogFile {
     path: PathBuf,
     /// `None` once it could not be written.
     file: Option<File>,
-    lines: Lines,
+    lines: Bucket,
     left_out: u64,
 }
 
@@ -85,7 +86,7 @@ impl LogFile {
         Ok(Self {
             path: path.into(),
             file: Some(file),
-            lines: Lines::new(),
+            lines: Bucket::new(BURST, RATE),
             left_out: 0,
         })
     }
@@ -146,38 +147,10 @@ impl LogFile {
     }
 }
 
-/// How many lines may be written.
-struct Lines {
-    left: f64,
-    at: Option<Instant>,
-}
-
-impl Lines {
-    fn new() -> Self {
-        Lines {
-            left: BURST,
-            at: None,
-        }
-    }
-
-    fn take(&mut self, now: Instant) -> bool {
-        let since = self.at.map(|at| now.saturating_duration_since(at));
-        let more = since.map_or(0.0, |since| since.as_secs_f64() * RATE);
-        self.at = Some(now);
-        self.left = (self.left + more).min(BURST);
-        let some = self.left >= 1.0;
-        if some {
-            self.left -= 1.0;
-        }
-        some
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use std::fs;
     use std::os::unix::fs::{PermissionsExt, symlink};
-    use std::time::Duration;
 
     use serde_json::{Value, json};
 
@@ -270,7 +243,7 @@ mod tests {
         let mut log = LogFile {
             path: "/dev/full".into(),
             file: Some(full),
-            lines: Lines::new(),
+            lines: Bucket::new(BURST, RATE),
             left_out: 0,
         };
         let ring = ring();
@@ -281,18 +254,5 @@ mod tests {
         assert!(error.to_string().contains("No space left"), "{error}");
         log.new_destination(None, blocked, Instant::now()).unwrap();
         log.finish(None, &ring, SystemTime::now()).unwrap();
-    }
-
-    #[test]
-    fn lines_are_limited() {
-        let mut lines = Lines::new();
-        let start = Instant::now();
-        let taken = |lines: &mut Lines, at: u64| {
-            let now = start + Duration::from_secs(at);
-            (0..2000).filter(|_| lines.take(now)).count()
-        };
-        assert_eq!(taken(&mut lines, 0), 1000);
-        assert_eq!(taken(&mut lines, 10), 10);
-        assert_eq!(taken(&mut lines, 100_000), 1000);
     }
 }
