@@ -134,6 +134,7 @@ pub fn layout(facts: &Facts) -> Result<(Layout, Git, Vec<String>)> {
     programs(&mut layout, facts);
     cache::bind(&mut layout, facts.home, facts.cache_home, facts.cache);
     asked_for(&mut layout, facts, &mut warnings)?;
+    cache::only_where_there_is_a_place(&mut layout, facts.home, facts.cache_home);
     if let Some((path, fd)) = facts.resolv {
         match fd {
             Some(fd) => layout.push(Mount::Data {

@@ -49,6 +49,16 @@ pub fn bind(layout: &mut Layout, home: &Path, cache_home: &Path, own: Option<&Pa
     }
 }
 
+/// Takes the mounts back for which there is no place: where a bind shows the directory around it, bwrap would make one on
+/// the host, which stays, or cannot. What is missing there is the user's own matter, as the rest of that directory.
+pub fn only_where_there_is_a_place(layout: &mut Layout, home: &Path, cache_home: &Path) {
+    for (path, _) in directories(home, cache_home) {
+        if !path.exists() {
+            layout.take_back_from_bind(&path);
+        }
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -78,5 +88,34 @@ mod tests {
         }
         assert!(layout.shows(Path::new("/h/go/pkg")));
         std::fs::remove_dir_all(own).unwrap();
+    }
+
+    #[test]
+    fn nothing_is_mounted_where_the_host_would_get_a_directory() {
+        let home = crate::scratch::Scratch::new();
+        let own = home.join("own");
+        let cache_home = home.join(".cache");
+        for dir in [
+            &own.join("npm"),
+            &own.join("go-pkg"),
+            &own.join("cache"),
+            &cache_home,
+        ] {
+            std::fs::create_dir_all(dir).unwrap();
+        }
+        let mounts = |shown: Option<Access>| {
+            let mut layout = Layout::default();
+            bind(&mut layout, &home, &cache_home, Some(&own));
+            shown.iter().for_each(|access| layout.cover(&home, *access));
+            only_where_there_is_a_place(&mut layout, &home, &cache_home);
+            [".npm", "go/pkg", ".cache"].map(|dir| {
+                let dir = home.join(dir);
+                layout.mount_point(&dir) == Some(&dir)
+            })
+        };
+        assert_eq!(mounts(None), [true; 3]);
+        for access in [Access::ReadOnly, Access::ReadWrite] {
+            assert_eq!(mounts(Some(access)), [false, false, true]);
+        }
     }
 }

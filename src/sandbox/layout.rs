@@ -167,6 +167,14 @@ impl Layout {
         }
     }
 
+    /// Takes the mount at `path` out where a bind is around it.
+    pub fn take_back_from_bind(&mut self, path: &Path) {
+        let parent = path.parent().and_then(|dir| self.over(dir));
+        if matches!(parent, Some(Mount::Bind { .. })) {
+            self.mounts.retain(|mount| mount.to() != path);
+        }
+    }
+
     /// Takes out what is mounted below `path`.
     pub fn clear_below(&mut self, path: &Path) {
         self.mounts
