@@ -17,6 +17,7 @@ pub mod helpers;
 pub mod init;
 pub mod inner;
 pub mod landlock;
+pub mod made;
 pub mod namespace;
 pub mod outer;
 pub mod own;

@@ -6,6 +6,7 @@ use anyhow::{Result, bail};
 use nix::unistd::getuid;
 
 use super::early::Early;
+use super::made::Made;
 use super::prepare::{self, Surroundings};
 use super::start::{self, Interrupted, Origin};
 use super::{EXIT_NOT_FOUND, EXIT_OURS, container, dry_run, own, put, say, stdio, supervise};
@@ -63,14 +64,15 @@ fn start(launch: &Launch, around: &Surroundings) -> Result<i32> {
     if launch.firewall.is_some() && !no_tun.is_empty() {
         bail!("the sandbox's network cannot be set up{no_tun}");
     }
+    let mut made = Made::default();
     if !matches!(launch.program, Program::Exec { .. })
-        && let Err(e) = own::create_claude_state(&around.home)
+        && let Err(e) = own::create_claude_state(&around.home, &mut made)
         && matches!(launch.program, Program::Configured { .. })
     {
         say(&format!("{e:#}: what Claude stores there will be lost"));
     }
     if launch.files.cache == Cache::Private
-        && let Err(e) = own::create_caches(around)
+        && let Err(e) = own::create_caches(around, &mut made)
     {
         say(&format!("{e:#}: what is downloaded there will be lost"));
     }
@@ -89,6 +91,6 @@ fn start(launch: &Launch, around: &Surroundings) -> Result<i32> {
     for warning in &prepared.warnings {
         say(warning);
     }
-    let running = start::start(&prepared, around, origin, early)?;
+    let running = start::start(&prepared, around, origin, early, made)?;
     supervise::supervise(running, &prepared, around)
 }

@@ -1,10 +1,12 @@
 //! Files of the user's, Claude's and our own that are there before a start, or made for it.
 
+use std::io::Write;
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result};
 use nix::unistd::getuid;
 
+use super::made::{EMPTY_JSON, Made};
 use super::prepare::Surroundings;
 use crate::config::directories;
 use crate::launch::{Launch, Program};
@@ -55,21 +57,23 @@ fn is_dangling(path: &Path) -> bool {
 
 /// Makes Claude's directory and file where they are absent: what it wrote there would be lost with the sandbox, the
 /// first login before all else.
-pub fn create_claude_state(home: &Path) -> Result<()> {
+pub fn create_claude_state(home: &Path, made: &mut Made) -> Result<()> {
     use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
     let [dir, file] = CLAUDE_STATE.map(|name| home.join(name));
     // Where there is a link, the directory may be on a disk that is not there today.
     if !dir.exists() && !dir.is_symlink() {
+        made.note(&dir);
         std::fs::DirBuilder::new()
             .mode(0o700)
             .create(&dir)
             .with_context(|| format!("cannot create {}", dir.display()))?;
     }
     if !file.exists() && !file.is_symlink() {
+        made.note(&file);
         let mut options = std::fs::OpenOptions::new();
-        let made = options.write(true).create_new(true).mode(0o600).open(&file);
-        let made = made.and_then(|mut made| std::io::Write::write_all(&mut made, b"{}\n"));
-        made.with_context(|| format!("cannot create {}", file.display()))?;
+        let written = options.write(true).create_new(true).mode(0o600).open(&file);
+        let written = written.and_then(|mut file| file.write_all(EMPTY_JSON));
+        written.with_context(|| format!("cannot create {}", file.display()))?;
     }
     Ok(())
 }
@@ -83,14 +87,16 @@ pub fn caches_are_ours(around: &Surroundings) -> bool {
 }
 
 /// Makes the sandboxes' own caches where they are absent.
-pub fn create_caches(around: &Surroundings) -> Result<()> {
+pub fn create_caches(around: &Surroundings, made: &mut Made) -> Result<()> {
     if caches_are_ours(around) {
         return Ok(());
     }
     let own = &around.directories.cache;
-    directories::private(own, getuid())?;
-    for (_, name) in cache::directories(&around.home, &around.directories.cache_home) {
-        directories::private(&own.join(name), getuid())?;
+    let all = cache::directories(&around.home, &around.directories.cache_home);
+    let all = all.into_iter().map(|(_, name)| own.join(name));
+    for dir in std::iter::once(own.clone()).chain(all) {
+        made.note(&dir);
+        directories::private(&dir, getuid())?;
     }
     Ok(())
 }
@@ -106,7 +112,8 @@ mod tests {
     fn what_claude_cannot_use_is_said_and_left_alone() {
         let home = Scratch::new();
         let [dir, file] = CLAUDE_STATE.map(|name| home.join(name));
-        create_claude_state(&home).unwrap();
+        let mut made = Made::default();
+        create_claude_state(&home, &mut made).unwrap();
         assert_eq!(fs::read(&file).unwrap(), b"{}\n");
         assert_eq!(claude_state_faults(&home, true), [""; 0]);
         let said = claude_state_faults(&home, false);
@@ -123,7 +130,8 @@ mod tests {
             fs::remove_file(path).unwrap();
             symlink("nowhere", path).unwrap();
         }
-        create_claude_state(&home).unwrap();
+        create_claude_state(&home, &mut made).unwrap();
+        made.keep();
         assert!(!home.join("nowhere").exists());
         let said = claude_state_faults(&home, false);
         assert!(

@@ -20,6 +20,7 @@ use super::covers::Covers;
 use super::early::Early;
 use super::filter::Filter;
 use super::helpers::Helpers;
+use super::made::Made;
 use super::plan::{Signals, ToInit, fd};
 use super::prepare::{Prepared, Surroundings};
 use super::spawn::{self, Log};
@@ -84,6 +85,8 @@ pub struct Running {
     pub start_by: Option<Instant>,
     pub watching: Watching,
     pub covers: Option<Covers>,
+    /// For the program, until it runs.
+    pub made: Made,
 }
 
 /// What this process was started with, for the program.
@@ -111,6 +114,7 @@ pub fn start(
     around: &Surroundings,
     origin: Origin,
     early: Option<Early>,
+    made: Made,
 ) -> Result<Running> {
     // Whatever a helper leaves behind becomes ours, and is ended with it.
     prctl::set_child_subreaper(true)?;
@@ -142,6 +146,7 @@ pub fn start(
             start_by: Some(Instant::now() + LIMIT),
             watching: Watching::start(prepared),
             covers: None,
+            made,
         },
         filter: None,
     };

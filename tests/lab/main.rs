@@ -35,6 +35,7 @@ mod hidden;
 mod hosts;
 mod inbound;
 mod kills;
+mod left_behind;
 mod live_host;
 mod loopback;
 mod next_start;
@@ -78,6 +79,7 @@ const SCENARIOS: &[&[Scenario]] = &[
     exit_status::ALL,
     terminal::ALL,
     kills::ALL,
+    left_behind::ALL,
     refusals::ALL,
     configuration::ALL,
     control::ALL,

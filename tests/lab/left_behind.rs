@@ -1,0 +1,87 @@
+//! What a start leaves in the user's home: nothing where it fails, and no mount points of its own where it does not.
+
+use std::collections::BTreeSet;
+use std::fs;
+use std::os::unix::fs::PermissionsExt;
+use std::path::{Path, PathBuf};
+
+use anyhow::{Context, Result, ensure};
+
+use crate::harness::desk::LIMIT;
+use crate::harness::mounts::path_variable;
+use crate::harness::{Desk, EVERYONE, ONCE, Scenario, run, scenario};
+
+pub const ALL: &[Scenario] = &[
+    scenario!(a_start_that_fails_leaves_nothing, EVERYONE),
+    scenario!(a_toolchain_without_a_cache_needs_none, ONCE),
+];
+
+/// Everything in it.
+fn tree(dir: &Path) -> Result<BTreeSet<PathBuf>> {
+    let mut found = BTreeSet::new();
+    let mut waiting = vec![dir.to_path_buf()];
+    while let Some(dir) = waiting.pop() {
+        for entry in fs::read_dir(&dir).with_context(|| format!("{}", dir.display()))? {
+            let path = entry?.path();
+            if path.is_dir() && !path.is_symlink() {
+                waiting.push(path.clone());
+            }
+            found.insert(path);
+        }
+    }
+    Ok(found)
+}
+
+/// A PATH that begins with a directory of the home in which `tool` is this script.
+fn with_tool(desk: &Desk, tool: &str, script: &str) -> Result<String> {
+    let dir = desk.home.join(format!("fake-{tool}"));
+    fs::create_dir_all(&dir)?;
+    fs::write(dir.join(tool), format!("#!/bin/sh\n{script}\n"))?;
+    fs::set_permissions(dir.join(tool), fs::Permissions::from_mode(0o755))?;
+    Ok(format!("{}:{}", dir.display(), path_variable()))
+}
+
+fn a_start_that_fails_leaves_nothing(desk: &Desk) -> Result<()> {
+    let usual = path_variable().to_string();
+    let no_bwrap = with_tool(desk, "bwrap", "echo no namespaces >&2; exit 1")?;
+    let no_pasta = with_tool(desk, "pasta", "echo no tap >&2; exit 1")?;
+    let no_tools = desk.home.join("none");
+    fs::create_dir(&no_tools)?;
+    let no_tools = no_tools.display().to_string();
+    desk.config("[program]\ncommand = \"/opt/none\"")?;
+    let before = tree(&desk.home)?;
+    for (options, path, code) in [
+        (&["--policy", "none", "-s"][..], &usual, 125),
+        (&["-s"], &no_tools, 125),
+        (&["-s"], &no_bwrap, 125),
+        (&["-F", "-s"], &no_bwrap, 125),
+        (&["-s"], &no_pasta, 125),
+        (&["-x", "/bin/true"], &no_pasta, 125),
+        (&[], &usual, 125),
+        (&["-F", "-x", "/opt/none"], &usual, 127),
+    ] {
+        let done = run(desk.program(options).env("PATH", path), 3 * LIMIT)?;
+        ensure!(done.code() == code, "{options:?}: {done:?}");
+        let after = tree(&desk.home)?;
+        let made: Vec<_> = after.difference(&before).collect();
+        ensure!(made.is_empty(), "{options:?} with {path}: {made:?}");
+    }
+    // One that runs has what Claude needs, and its caches.
+    let done = desk.run(&["-s"])?;
+    ensure!(done.code() == 0, "{done:?}");
+    for there in [".claude", ".claude.json", ".cache/claude-isolated/npm"] {
+        ensure!(desk.home.join(there).exists(), "no {there}");
+    }
+    Ok(())
+}
+
+/// It is shown whole and read-only: there is no place to mount a cache on.
+fn a_toolchain_without_a_cache_needs_none(desk: &Desk) -> Result<()> {
+    let bin = desk.home.join(".bun/bin");
+    fs::create_dir_all(&bin)?;
+    let path = format!("{}:{}", bin.display(), path_variable());
+    let mut command = desk.program(&["-x", "/bin/echo", "started"]);
+    let done = run(command.env("PATH", path), LIMIT)?;
+    ensure!(done.stdout == "started\n", "{done:?}");
+    Ok(())
+}
