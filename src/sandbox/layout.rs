@@ -266,6 +266,20 @@ impl Layout {
         self.mounts.iter().filter_map(cover).collect()
     }
 
+    /// The directories that bwrap will make on the host to mount something empty on, the deepest first.
+    pub fn points(&self) -> Vec<PathBuf> {
+        let missing = |mount: &Mount| {
+            let Mount::Empty(to) = mount else { return None };
+            let dir = to.parent().filter(|dir| self.writable(dir))?;
+            let host = self.source_of(dir).join(to.file_name()?);
+            let missing = host
+                .ancestors()
+                .take_while(|path| path.symlink_metadata().is_err());
+            Some(missing.map(Path::to_path_buf).collect::<Vec<_>>())
+        };
+        self.mounts.iter().filter_map(missing).flatten().collect()
+    }
+
     /// Whether the host's `path` is seen inside, under the same name.
     pub fn shows(&self, path: &Path) -> bool {
         matches!(self.over(path), Some(Mount::Bind { from, to, .. }) if from == to)

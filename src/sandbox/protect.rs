@@ -236,6 +236,7 @@ mod tests {
         let mut layout = w.layout();
         protect(&mut layout, &w.0.join("a/new/deep")).unwrap();
         assert!(layout.mounts().contains(&&Mount::Empty(w.0.join("a/new"))));
+        assert_eq!(layout.points(), [w.0.join("a/new")]);
         assert!(!layout.writable(&w.0.join("a/new/deep")));
     }
 

@@ -23,6 +23,7 @@ pub mod outer;
 pub mod own;
 pub mod pasta;
 pub mod plan;
+pub mod points;
 pub mod prepare;
 pub mod signals;
 pub mod spawn;

@@ -7,6 +7,7 @@ use nix::unistd::getuid;
 
 use super::early::Early;
 use super::made::Made;
+use super::points::Points;
 use super::prepare::{self, Surroundings};
 use super::start::{self, Interrupted, Origin};
 use super::{EXIT_NOT_FOUND, EXIT_OURS, container, dry_run, own, put, say, stdio, supervise};
@@ -79,6 +80,7 @@ fn start(launch: &Launch, around: &Surroundings) -> Result<i32> {
     // Before the mounts are decided on: what is not there could not be hidden. Where it fails, the control socket does,
     // and that says why.
     let _ = directories::private(&around.directories.runtime, getuid());
+    let mut points = Points::hold(&around.directories.runtime);
     let origin = Origin::leave()?;
     let early = Early::start(launch, around)?;
     let prepared = prepare::prepare(launch, around)?;
@@ -91,6 +93,7 @@ fn start(launch: &Launch, around: &Surroundings) -> Result<i32> {
     for warning in &prepared.warnings {
         say(warning);
     }
+    points.note(&prepared.points);
     let running = start::start(&prepared, around, origin, early, made)?;
     supervise::supervise(running, &prepared, around)
 }

@@ -48,6 +48,8 @@ pub struct Prepared {
     pub bound: Vec<Bound>,
     /// Files that it has covered one by one.
     pub covers: Vec<Cover>,
+    /// Directories that bwrap will make on the host.
+    pub points: Vec<PathBuf>,
     pub proc: Proc,
     /// As the user named it, for messages.
     pub program: OsString,
@@ -292,6 +294,7 @@ pub fn prepare(launch: &Launch, around: &Surroundings) -> Result<Prepared> {
         shell,
         bound,
         covers: layout.covers(),
+        points: layout.points(),
         proc,
         program_found: program.found.is_some(),
         program: program.name,

@@ -13,6 +13,7 @@ use crate::harness::{Desk, EVERYONE, ONCE, Scenario, run, scenario};
 
 pub const ALL: &[Scenario] = &[
     scenario!(a_start_that_fails_leaves_nothing, EVERYONE),
+    scenario!(a_writable_home_gets_no_mount_points, EVERYONE),
     scenario!(a_toolchain_without_a_cache_needs_none, ONCE),
 ];
 
@@ -71,6 +72,23 @@ fn a_start_that_fails_leaves_nothing(desk: &Desk) -> Result<()> {
     ensure!(done.code() == 0, "{done:?}");
     for there in [".claude", ".claude.json", ".cache/claude-isolated/npm"] {
         ensure!(desk.home.join(there).exists(), "no {there}");
+    }
+    Ok(())
+}
+
+/// Not for caches that the home has not got, nor for what is to stay missing in it.
+fn a_writable_home_gets_no_mount_points(desk: &Desk) -> Result<()> {
+    let caches = desk.home.join(".cache");
+    let home = desk.home.display().to_string();
+    let before = tree(&desk.home)?;
+    for options in [&["-w", &home][..], &["-F", "-w", &home], &["-r", &home]] {
+        let script = "[ -d .git/hooks ] && ! touch .git/hooks/x 2>/dev/null && echo kept";
+        let done = desk.shell(options, script)?;
+        ensure!(done.stdout == "kept\n", "{options:?}: {done:?}");
+        let after = tree(&desk.home)?;
+        let made = after.difference(&before);
+        let made: Vec<_> = made.filter(|path| !path.starts_with(&caches)).collect();
+        ensure!(made.is_empty(), "{options:?}: {made:?}");
     }
     Ok(())
 }
