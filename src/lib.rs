@@ -20,6 +20,7 @@ pub mod nearest;
 pub mod netlink;
 pub mod nf;
 pub mod policy;
+pub mod procfs;
 pub mod sandbox;
 #[cfg(test)]
 mod scratch;

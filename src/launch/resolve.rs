@@ -12,7 +12,7 @@ use crate::config::environment::FIREWALL_VARIABLE;
 use crate::config::{self, Config};
 use crate::dest::{Destination, slips};
 use crate::live::ports::Asked;
-use crate::sandbox::workspace;
+use crate::sandbox::{layout, workspace};
 
 /// Merges the defaults, the configuration files, the environment and `args`, the arguments after the program's own name;
 /// later ones win, lists add up. Relative paths of `args` are relative to `cwd`.
@@ -26,7 +26,7 @@ pub fn resolve(args: Vec<OsString>, env: &Environment, cwd: &Path) -> Result<Req
     };
     let only = options.config.as_ref();
     let only = only.map(|file| named("--config", file, cwd)).transpose()?;
-    let home = env.home.canonicalize().unwrap_or_else(|_| env.home.clone());
+    let home = layout::resolve(&env.home).unwrap_or_else(|_| env.home.clone());
     let workspace = workspace::workspace(cwd, &home).unwrap_or_else(|| cwd.into());
     let mut config = Config::load(env, only.as_deref(), &workspace)?;
     let mut warnings = std::mem::take(&mut config.warnings);

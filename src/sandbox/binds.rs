@@ -8,6 +8,7 @@ use anyhow::{Context, Result, bail};
 use serde::{Deserialize, Serialize};
 
 use crate::launch::{Filesystem, Ssh};
+use crate::procfs;
 
 use super::cache;
 use super::git::{self, Git};
@@ -203,11 +204,13 @@ fn system(layout: &mut Layout, home: &Path, proc: Proc) {
     for path in PROC_READ_ONLY {
         layout.bind_existing(Path::new(path), Access::ReadOnly);
     }
-    for path in MASKED.iter().map(Path::new).filter(|path| path.exists()) {
-        layout.push(match path.is_dir() {
-            true => Mount::Empty(path.into()),
-            false => Mount::Null(path.into()),
-        });
+    for path in MASKED.iter().map(Path::new) {
+        if let Ok(meta) = path.metadata() {
+            layout.push(match meta.is_dir() {
+                true => Mount::Empty(path.into()),
+                false => Mount::Null(path.into()),
+            });
+        }
     }
     layout.push(Mount::Tmpfs("/tmp".into()));
     layout.push(Mount::Tmpfs("/var/tmp".into()));
@@ -384,8 +387,8 @@ fn mounted(path: &Path) -> bool {
     if std::fs::read_dir(path).is_err() {
         return false;
     }
-    let mounts = std::fs::read("/proc/self/mountinfo").unwrap_or_default();
-    mounted_type(&String::from_utf8_lossy(&mounts), path).is_some_and(|kind| kind != "autofs")
+    let mounts = procfs::read_text("/proc/self/mountinfo").unwrap_or_default();
+    mounted_type(&mounts, path).is_some_and(|kind| kind != "autofs")
 }
 
 /// The type of what is mounted at exactly `path`, the topmost one, from mountinfo (proc(5)).

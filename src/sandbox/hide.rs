@@ -5,7 +5,7 @@ use std::ffi::OsStr;
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Component, Path, PathBuf};
 
-use super::layout::{Layout, Mount};
+use super::layout::{Layout, Mount, resolve};
 
 /// How many directories below each bound one are looked into for a name.
 const DIRECTORIES: usize = 20_000;
@@ -61,7 +61,7 @@ pub fn hide(
 
 /// Hides `path` under every name that the sandbox sees it by.
 pub fn mask(layout: &mut Layout, path: &Path) {
-    let Ok(real) = path.canonicalize() else {
+    let Ok(real) = resolve(path) else {
         return;
     };
     for place in layout.places(&real) {

@@ -3,7 +3,7 @@
 
 use std::ffi::OsString;
 use std::io;
-use std::os::fd::RawFd;
+use std::os::fd::{OwnedFd, RawFd};
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
@@ -115,24 +115,27 @@ pub enum Covered {
 
 /// As `Path::canonicalize`, in one call where no link is on the way, as is usual.
 pub fn resolve(path: &Path) -> io::Result<PathBuf> {
-    let plain = path.is_absolute()
-        && !path
-            .as_os_str()
-            .as_encoded_bytes()
-            .windows(2)
-            .any(|w| w == b"..");
-    if plain {
-        let how = OpenHow::new()
-            .flags(OFlag::O_PATH | OFlag::O_CLOEXEC)
-            .resolve(ResolveFlag::RESOLVE_NO_SYMLINKS);
-        match openat2(AT_FDCWD, path, how) {
-            // Without doubled or trailing slashes.
-            Ok(_) => return Ok(path.components().collect()),
-            Err(Errno::ENOENT) => return Err(io::ErrorKind::NotFound.into()),
-            Err(_) => {}
-        }
+    match without_links(path) {
+        Ok(real) => Ok(real),
+        Err(Errno::ENOENT) => Err(io::ErrorKind::NotFound.into()),
+        Err(_) => path.canonicalize(),
     }
-    path.canonicalize()
+}
+
+/// What `path` is resolved to where it is there and no link is on the way: itself, without doubled or trailing slashes.
+pub fn without_links(path: &Path) -> nix::Result<PathBuf> {
+    let bytes = path.as_os_str().as_encoded_bytes();
+    if !path.is_absolute() || bytes.windows(2).any(|w| w == b"..") {
+        return Err(Errno::EINVAL);
+    }
+    open_without_links(path).map(|_| path.components().collect())
+}
+
+fn open_without_links(path: &Path) -> nix::Result<OwnedFd> {
+    let how = OpenHow::new()
+        .flags(OFlag::O_PATH | OFlag::O_CLOEXEC)
+        .resolve(ResolveFlag::RESOLVE_NO_SYMLINKS);
+    openat2(AT_FDCWD, path, how)
 }
 
 /// Mounts, one a destination.
@@ -208,13 +211,7 @@ impl Layout {
             if to.starts_with("/proc") {
                 continue;
             }
-            // One call where no link is on the way, as is usual.
-            let open = |path: &Path| {
-                let how = OpenHow::new()
-                    .flags(OFlag::O_PATH | OFlag::O_CLOEXEC)
-                    .resolve(ResolveFlag::RESOLVE_NO_SYMLINKS);
-                openat2(AT_FDCWD, path, how).and_then(fstat)
-            };
+            let open = |path: &Path| open_without_links(path).and_then(fstat);
             let found = match open(from) {
                 Err(Errno::ELOOP) => {
                     let Ok(real) = from.canonicalize() else {

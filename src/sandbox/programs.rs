@@ -6,6 +6,8 @@ use std::path::{Path, PathBuf};
 
 use nix::unistd::{AccessFlags, access};
 
+use super::layout::resolve;
+
 /// A program that is needed, and where it comes from.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Needed {
@@ -45,7 +47,7 @@ pub fn find(program: &OsStr, path: &OsStr, cwd: &Path) -> Option<PathBuf> {
 /// one of `writable`, directories that a sandbox can write, holds it or what it is a link to.
 pub fn find_tool(name: &str, path: &OsStr, writable: &[impl AsRef<Path>]) -> Option<PathBuf> {
     let safe = |file: &PathBuf| {
-        let real = file.canonicalize().unwrap_or_else(|_| file.clone());
+        let real = resolve(file).unwrap_or_else(|_| file.clone());
         let held = |dir: &Path| file.starts_with(dir) || real.starts_with(dir);
         !writable.iter().any(|dir| held(dir.as_ref()))
     };

@@ -9,7 +9,7 @@ use std::path::{Component, Path, PathBuf};
 use anyhow::{Result, bail};
 use nix::unistd::{AccessFlags, access};
 
-use super::layout::{Access, Layout, Mount};
+use super::layout::{Access, Layout, Mount, without_links};
 
 /// More symbolic links than this in one path are an error (`MAXSYMLINKS` of the kernel).
 const MAX_LINKS: usize = 40;
@@ -124,6 +124,10 @@ struct Way {
 impl Way {
     fn walk(path: &Path) -> Result<Way> {
         let mut links = Vec::new();
+        // As is usual.
+        if let Ok(end) = without_links(path) {
+            return Ok(Way { end, links });
+        }
         let mut end = PathBuf::from("/");
         let mut left: Vec<PathBuf> = parts(path);
         while let Some(part) = left.pop() {

@@ -10,6 +10,7 @@ use std::os::unix::fs::{FileTypeExt, MetadataExt};
 use std::path::{Path, PathBuf};
 
 use super::layout::{Access, Layout, Mount, resolve};
+use crate::procfs;
 
 const TABLE: &str = "/proc/net/unix";
 
@@ -41,7 +42,7 @@ pub fn cover(layout: &mut Layout, asked: &[PathBuf], user: &User) -> Vec<PathBuf
             layout.push(Mount::Tmpfs(dir.into()));
         }
     }
-    let table = std::fs::read(TABLE).unwrap_or_default();
+    let table = procfs::read(TABLE).unwrap_or_default();
     let sources = sources(layout);
     let mut left = Vec::new();
     for dir in directories(&table) {

@@ -7,7 +7,7 @@
 use std::ffi::OsString;
 use std::fs::File;
 use std::io::{self, ErrorKind, PipeWriter, Seek, Write};
-use std::os::fd::{OwnedFd, RawFd};
+use std::os::fd::{AsFd, RawFd};
 use std::os::unix::ffi::OsStrExt;
 
 use anyhow::{Context, Result};
@@ -17,7 +17,7 @@ use nix::unistd::Pid;
 
 use super::filter::Filter;
 use super::plan::fd;
-use super::prepare::{self, Prepared, Surroundings};
+use super::prepare::{self, Found, Prepared};
 use super::wire::Channel;
 use super::{spawn, system};
 use crate::launch::Launch;
@@ -37,31 +37,24 @@ pub struct Early {
 
 impl Early {
     /// `None` where there is a firewall, or no bwrap.
-    pub fn start(launch: &Launch, around: &Surroundings) -> Result<Option<Self>> {
+    pub fn start(launch: &Launch, found: &Found) -> Result<Option<Self>> {
         if launch.firewall.is_some() {
             return Ok(None);
         }
-        let Some(line) = prepare::undecided(launch, around) else {
+        let Some(line) = found.undecided(launch) else {
             return Ok(None);
         };
         let (gate, theirs) = Channel::pair()?;
         let (arguments, args) = io::pipe().context("cannot make a pipe")?;
-        let mut inherited: Vec<(OwnedFd, RawFd)> = vec![
-            (theirs.into_fd(), fd::CONTROL),
-            (arguments.into(), fd::ARGS),
-        ];
-        let mut filter = None;
-        if let Some(switches) = prepare::filter(launch) {
-            let (to_come, from) = Filter::to_come(switches)?;
-            inherited.push((from, fd::SECCOMP));
-            filter = Some(to_come);
-        }
+        let filter = prepare::filter(launch).map(Filter::to_come).transpose()?;
+        let (filter, filters_end) = filter.unzip();
         let mut files = Vec::new();
         for number in fd::FILES {
-            let file = system::memory_file("claude-isolated", &[])?;
-            inherited.push((file.try_clone()?.into(), number));
-            files.push((file, number));
+            files.push((system::memory_file("claude-isolated", &[])?, number));
         }
+        let mut inherited = vec![(theirs.as_fd(), fd::CONTROL), (arguments.as_fd(), fd::ARGS)];
+        inherited.extend(filters_end.iter().map(|end| (end.as_fd(), fd::SECCOMP)));
+        inherited.extend(files.iter().map(|(file, number)| (file.as_fd(), *number)));
         let argv = line.reading(fd::ARGS);
         Ok(Some(Self {
             pid: spawn::bwrap(&argv, &inherited)?,
@@ -84,7 +77,7 @@ impl Early {
             && prepared
                 .files()
                 .iter()
-                .all(|(_, number)| fd::FILES.contains(number))
+                .all(|(_, number)| self.files.iter().any(|(_, made)| made == number))
     }
 
     /// To the sandbox's first process; there is one.

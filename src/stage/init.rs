@@ -6,7 +6,7 @@
 
 use std::ffi::OsString;
 use std::fs::File;
-use std::io::BufReader;
+use std::io::Read;
 use std::os::fd::{AsFd, BorrowedFd, FromRawFd, OwnedFd};
 use std::os::unix::fs::MetadataExt;
 use std::os::unix::net::UnixListener;
@@ -25,6 +25,7 @@ use nix::unistd::{Pid, getpgid};
 use super::plan::{FromInit, ToInit, fd};
 use super::wire::{Channel, Received};
 use super::{EXIT_OURS, landlock, signals, spawn, system};
+use crate::procfs;
 use crate::sandbox::layout::Bound;
 use crate::sandbox::session::ssh_agent;
 
@@ -73,7 +74,9 @@ fn guarded(control: &Channel, command: &[OsString]) -> Result<i32> {
         .into_iter()
         .next()
         .context("the list of binds is missing")?;
-    let bound: Vec<Bound> = serde_json::from_reader(BufReader::new(File::from(bound)))?;
+    let mut list = Vec::new();
+    File::from(bound).read_to_end(&mut list)?;
+    let bound: Vec<Bound> = serde_json::from_slice(&list)?;
     bound.iter().try_for_each(Bound::check)?;
     if let Some(home) = home {
         // Before the program can put anything else there.
@@ -238,7 +241,7 @@ impl Sandbox {
             netns: std::fs::metadata("/proc/self/ns/net")
                 .context("cannot read /proc/self/ns/net in the sandbox")?
                 .ino(),
-            status: std::fs::read_to_string("/proc/self/status")
+            status: procfs::read_text("/proc/self/status")
                 .context("cannot read /proc/self/status in the sandbox")?,
         })
     }

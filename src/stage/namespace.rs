@@ -14,6 +14,7 @@ use super::plan::Plan;
 use super::{PROC_FLAG, system};
 use crate::host::{Network, Route};
 use crate::netlink::{Builder, NLM_F_ACK, NLM_F_REQUEST, Netlink, messages};
+use crate::procfs;
 
 /// Enters a new user namespace, as its root, and new `others`.
 pub fn enter(others: CloneFlags) -> Result<()> {
@@ -116,8 +117,8 @@ impl Routes {
 /// host's `/proc`, as on any desktop, it can (`mount_too_revealing` in the kernel); else a throw-away namespace tells.
 /// `program`: the launcher's executable.
 pub fn fresh_proc_mounts(program: &Path) -> bool {
-    let mounts = std::fs::read("/proc/self/mountinfo").unwrap_or_default();
-    !masked(&String::from_utf8_lossy(&mounts)) || try_fresh_proc(program)
+    let mounts = procfs::read_text("/proc/self/mountinfo").unwrap_or_default();
+    !masked(&mounts) || try_fresh_proc(program)
 }
 
 /// Whether something but binfmt_misc, which lies on a directory that is always empty, is mounted below `/proc`.

@@ -8,7 +8,7 @@ use nix::unistd::getuid;
 use super::early::Early;
 use super::made::Made;
 use super::points::Points;
-use super::prepare::{self, Surroundings};
+use super::prepare::{self, Found, Surroundings};
 use super::start::{self, Interrupted, Origin};
 use super::{EXIT_NOT_FOUND, EXIT_OURS, container, dry_run, own, put, say, stdio, supervise};
 use crate::config::directories;
@@ -50,7 +50,8 @@ fn launch(args: Vec<OsString>) -> Result<i32> {
     }
     match launch.action {
         Action::DryRun { json } => {
-            let prepared = prepare::prepare(&launch, &around)?;
+            let found = Found::look(&launch, &around);
+            let prepared = prepare::prepare(&launch, &around, found)?;
             put(&dry_run::text(&prepared, &around, json)?)?;
             Ok(0)
         }
@@ -61,11 +62,17 @@ fn launch(args: Vec<OsString>) -> Result<i32> {
 fn start(launch: &Launch, around: &Surroundings) -> Result<i32> {
     stdio::check()?;
     // Before anything is made in the user's home: without it no network comes about.
-    let no_tun = container::no_tun();
-    if launch.firewall.is_some() && !no_tun.is_empty() {
-        bail!("the sandbox's network cannot be set up{no_tun}");
+    if launch.firewall.is_some() {
+        let no_tun = container::no_tun();
+        if !no_tun.is_empty() {
+            bail!("the sandbox's network cannot be set up{no_tun}");
+        }
     }
+    let mut points = Points::hold(&around.directories.runtime);
     let mut made = Made::default();
+    let origin = Origin::leave()?;
+    let found = Found::look(launch, around);
+    let early = Early::start(launch, &found)?;
     if !matches!(launch.program, Program::Exec { .. })
         && let Err(e) = own::create_claude_state(&around.home, &mut made)
         && matches!(launch.program, Program::Configured { .. })
@@ -80,10 +87,7 @@ fn start(launch: &Launch, around: &Surroundings) -> Result<i32> {
     // Before the mounts are decided on: what is not there could not be hidden. Where it fails, the control socket does,
     // and that says why.
     let _ = directories::private(&around.directories.runtime, getuid());
-    let mut points = Points::hold(&around.directories.runtime);
-    let origin = Origin::leave()?;
-    let early = Early::start(launch, around)?;
-    let prepared = prepare::prepare(launch, around)?;
+    let prepared = prepare::prepare(launch, around, found)?;
     prepare::require_all(&prepared.missing)?;
     let program = prepared.program.to_string_lossy().into_owned();
     if !prepared.program_found {

@@ -32,9 +32,8 @@ pub mod fd {
     pub const TRUSTDB: RawFd = 23;
     /// bwrap's arguments, where it is started before they are decided.
     pub const ARGS: RawFd = 24;
-    /// Those whose contents are decided with the arguments.
-    pub const FILES: [RawFd; 8] = [
-        RESOLV,
+    /// Those whose contents are decided with the arguments; with the host's network there is no resolv.conf among them.
+    pub const FILES: [RawFd; 7] = [
         BASHRC,
         BROWSER,
         XDG_OPEN,

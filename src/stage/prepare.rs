@@ -1,11 +1,13 @@
 //! Everything that is decided before anything is started.
 
 pub mod firewall;
+mod found;
 mod program;
 mod surroundings;
 mod widened;
 
 pub use firewall::{Firewall, Way, ping_excluded};
+pub use found::Found;
 pub use surroundings::Surroundings;
 
 use std::ffi::{OsStr, OsString};
@@ -22,13 +24,14 @@ use crate::launch::files::{Cache, GitConfig};
 use crate::launch::{Dbus, Launch, Program};
 use crate::policy::ruleset::Shelf;
 use crate::policy::words;
+use crate::procfs;
 use crate::sandbox::binds::{self, CLAUDE_STATE, Facts, INIT, Proc};
 use crate::sandbox::git::Git;
 use crate::sandbox::layout::{Bound, Cover, resolve};
 use crate::sandbox::notice::{self, NOTICE};
 use crate::sandbox::programs::{self, Needed, missing_message};
 use crate::sandbox::session::{self, BROWSER_TEXT, Outside, Session};
-use crate::sandbox::{bus, bwrap, environment, protect, proxy, seccomp, sockets, workspace};
+use crate::sandbox::{bus, bwrap, environment, protect, proxy, seccomp, sockets};
 
 const RESOLV_CONF: &str = "/etc/resolv.conf";
 /// The shell's start file. The user's own comes first, and keeps its aliases; the prompt is ours.
@@ -100,12 +103,20 @@ impl Prepared {
 }
 
 /// Decides everything; reads of the host what it needs; starts and writes nothing.
-pub fn prepare(launch: &Launch, around: &Surroundings) -> Result<Prepared> {
+pub fn prepare(launch: &Launch, around: &Surroundings, found: Found) -> Result<Prepared> {
+    let Found {
+        workspace,
+        writable,
+        bwrap,
+        program,
+    } = found;
     let mut warnings = launch.warnings.clone();
     let mut missing = Vec::new();
     warnings.extend(widened::files(&launch.filesystem, &around.home));
-    let workspace = workspace::workspace(&around.cwd, &around.home);
-    let writable = writable(launch, around, workspace.as_deref());
+    let bwrap = bwrap.unwrap_or_else(|| {
+        missing.push(Needed::package("bwrap", "bubblewrap", false));
+        "bwrap".into()
+    });
     let mut tool = |needed: Needed| {
         let found = programs::find_tool(&needed.name, &around.path, &writable);
         found.unwrap_or_else(|| {
@@ -114,7 +125,6 @@ pub fn prepare(launch: &Launch, around: &Surroundings) -> Result<Prepared> {
             name
         })
     };
-    let bwrap = tool(Needed::package("bwrap", "bubblewrap", false));
     let dbus_proxy = (launch.services.dbus == Dbus::Secrets)
         .then(|| tool(Needed::package("xdg-dbus-proxy", "xdg-dbus-proxy", false)));
     let proc = match namespace::fresh_proc_mounts(&around.self_exe) {
@@ -133,13 +143,10 @@ pub fn prepare(launch: &Launch, around: &Surroundings) -> Result<Prepared> {
     });
     let firewall = firewall.transpose()?;
 
-    let program = program::Asked::of(launch, around);
-    let found = program.found.as_deref();
     missing.extend(program.missing(launch));
 
     let resolv = firewall.as_ref().map(Firewall::resolv_conf);
-    let resolv_conf = Path::new(RESOLV_CONF)
-        .canonicalize()
+    let resolv_conf = resolve(Path::new(RESOLV_CONF))
         .ok()
         .filter(|path| path.is_file());
     if resolv.is_some() && resolv_conf.is_none() {
@@ -162,7 +169,11 @@ pub fn prepare(launch: &Launch, around: &Surroundings) -> Result<Prepared> {
     protected.push(around.self_exe.clone());
     let ctl = around.self_exe.with_file_name("claude-isolatedctl");
     protected.extend(ctl.exists().then_some(ctl));
-    protected.extend(own::programs(launch, &around.home, found));
+    protected.extend(own::programs(
+        launch,
+        &around.home,
+        program.found.as_deref(),
+    ));
     protected.extend(firewall.iter().flat_map(|f| f.inputs.ruleset.files.clone()));
     let claude_config_dir = std::env::var_os("CLAUDE_CONFIG_DIR").map(PathBuf::from);
     let claude_json = ClaudeJson::read(&around.home);
@@ -321,29 +332,6 @@ pub fn filter(launch: &Launch) -> Option<seccomp::Switches> {
     })
 }
 
-/// bwrap's command line as far as it is known before anything is decided; `None` where bwrap is missing.
-pub fn undecided(launch: &Launch, around: &Surroundings) -> Option<bwrap::Line> {
-    let workspace = workspace::workspace(&around.cwd, &around.home);
-    let writable = writable(launch, around, workspace.as_deref());
-    let bwrap = programs::find_tool("bwrap", &around.path, &writable)?;
-    let user = (getuid().as_raw(), getgid().as_raw());
-    let command = program::Asked::of(launch, around).command().ok()?;
-    Some(bwrap::undecided(
-        &bwrap,
-        user,
-        filter(launch).is_some(),
-        &command,
-    ))
-}
-
-/// What the sandbox will be able to write, and no tool is taken from.
-fn writable(launch: &Launch, around: &Surroundings, workspace: Option<&Path>) -> Vec<PathBuf> {
-    let state = CLAUDE_STATE.map(|name| around.home.join(name));
-    let asked = launch.filesystem.write.iter().cloned();
-    let workspace = workspace.map(Path::to_path_buf).into_iter();
-    workspace.chain(asked).chain(state).collect()
-}
-
 fn not_visible(cwd: &Path, home: &Path) -> String {
     if home.starts_with(cwd) {
         format!(
@@ -362,8 +350,9 @@ fn not_visible(cwd: &Path, home: &Path) -> String {
 /// Whether this process runs in a sandbox of ours already: something is mounted where only we mount. A file of that
 /// name could lie on a disk.
 pub fn inside() -> bool {
-    let mounts = std::fs::read("/proc/self/mountinfo").unwrap_or_default();
-    binds::mounted_type(&String::from_utf8_lossy(&mounts), Path::new(INIT)).is_some()
+    let there = || Path::new(INIT).exists();
+    let mounts = || procfs::read_text("/proc/self/mountinfo").unwrap_or_default();
+    there() && binds::mounted_type(&mounts(), Path::new(INIT)).is_some()
 }
 
 /// Refuses a start with missing programs.

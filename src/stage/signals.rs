@@ -12,6 +12,7 @@ use nix::sys::signal::{SigHandler, SigSet, SigmaskHow, Signal, pthread_sigmask, 
 use nix::unistd::{getpgid, getpgrp, getppid, getsid};
 
 use super::plan::Signals;
+use crate::procfs;
 
 /// What a terminal sends to its foreground process group, and what the outer stage passes on itself.
 pub const FROM_TERMINAL: [Signal; 6] = [
@@ -26,8 +27,8 @@ pub const FROM_TERMINAL: [Signal; 6] = [
 impl Signals {
     /// Those of this process. SIGPIPE counts as not ignored: Rust's runtime ignores it before anybody could ask.
     pub fn current() -> Result<Self> {
-        let status = std::fs::read_to_string("/proc/self/status")
-            .context("cannot read /proc/self/status")?;
+        let status =
+            procfs::read_text("/proc/self/status").context("cannot read /proc/self/status")?;
         Self::parse(&status).context("/proc/self/status has no signal masks")
     }
 

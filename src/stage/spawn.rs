@@ -55,13 +55,17 @@ pub struct Passed<'a> {
 /// (pasta of 2023 would not start).
 fn execute(argv: &[OsString], passed: &Passed) -> Result<Pid> {
     let mut actions = PosixSpawnFileActions::init()?;
-    // Out of the way of the numbers first. dup2(2) leaves its copy open on exec.
     let mut moved = Vec::new();
-    for (fd, _) in &passed.fds {
-        moved.push(system::duplicate_above(fd, 64)?);
-    }
-    for (fd, (_, number)) in moved.iter().zip(&passed.fds) {
-        actions.add_dup2(fd.as_raw_fd(), *number)?;
+    for (fd, number) in &passed.fds {
+        let mut raw = fd.as_raw_fd();
+        // Out of the way of the numbers first.
+        if passed.fds.iter().any(|(_, taken)| *taken == raw) {
+            let away = system::duplicate_above(fd, 64)?;
+            raw = away.as_raw_fd();
+            moved.push(away);
+        }
+        // dup2(2) leaves its copy open on exec.
+        actions.add_dup2(raw, *number)?;
     }
     let blocked = passed.blocked.iter().copied().collect();
     spawn(
@@ -157,7 +161,7 @@ pub fn inner_alone(self_exe: &Path, channel: &Channel, log: &Log) -> Result<Pid>
 }
 
 /// Starts bwrap with exactly the standard streams and `inherited`, each under its number.
-pub fn bwrap(argv: &[OsString], inherited: &[(OwnedFd, RawFd)]) -> Result<Pid> {
+pub fn bwrap(argv: &[OsString], inherited: &[(impl AsFd, RawFd)]) -> Result<Pid> {
     let fds = inherited
         .iter()
         .map(|(fd, number)| (fd.as_fd(), *number))

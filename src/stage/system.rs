@@ -47,8 +47,10 @@ pub fn duplicate_above(fd: impl AsFd, lowest: RawFd) -> io::Result<OwnedFd> {
 pub fn memory_file(name: &str, bytes: &[u8]) -> Result<File> {
     let fd = memfd_create(name, MFdFlags::MFD_CLOEXEC).context("cannot make a file in memory")?;
     let mut file = File::from(fd);
-    file.write_all(bytes)?;
-    file.rewind()?;
+    if !bytes.is_empty() {
+        file.write_all(bytes)?;
+        file.rewind()?;
+    }
     Ok(file)
 }
 

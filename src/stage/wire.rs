@@ -10,8 +10,8 @@ use anyhow::{Context, Result, bail};
 use nix::errno::Errno;
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use nix::sys::socket::{
-    AddressFamily, ControlMessage, ControlMessageOwned, MsgFlags, SockFlag, SockType, recvmsg,
-    sendmsg, socketpair,
+    AddressFamily, ControlMessage, ControlMessageOwned, MsgFlags, SockFlag, SockType, recv,
+    recvmsg, sendmsg, socketpair,
 };
 use serde::Serialize;
 use serde::de::DeserializeOwned;
@@ -84,7 +84,10 @@ impl Channel {
 
     /// Waits for the next message. Descriptors arrive close-on-exec.
     pub fn receive<T: DeserializeOwned>(&self) -> Result<Received<T>> {
-        let mut buf = vec![0; MAX_MESSAGE];
+        let Some(len) = self.next_len()? else {
+            return Ok(Received::Closed);
+        };
+        let mut buf = vec![0; len];
         let mut space = nix::cmsg_space!([RawFd; MAX_FDS]);
         loop {
             let mut iov = [IoSliceMut::new(&mut buf)];
@@ -116,6 +119,20 @@ impl Channel {
                 return Ok(Received::Closed);
             }
             return Ok(Received::Message(serde_json::from_slice(&buf[..len])?, fds));
+        }
+    }
+
+    /// Waits for the next message and gives its length, at most [`MAX_MESSAGE`]; `None` at the end. A buffer for the
+    /// longest one would cost a page fault for each of its pages.
+    fn next_len(&self) -> Result<Option<usize>> {
+        let look = MsgFlags::MSG_PEEK | MsgFlags::MSG_TRUNC;
+        loop {
+            match recv(self.fd.as_raw_fd(), &mut [], look) {
+                Ok(0) | Err(Errno::ECONNRESET) => return Ok(None),
+                Ok(len) => return Ok(Some(len.min(MAX_MESSAGE))),
+                Err(Errno::EINTR) => {}
+                Err(e) => return Err(e.into()),
+            }
         }
     }
 

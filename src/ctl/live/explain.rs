@@ -15,7 +15,7 @@ use crate::host::names;
 use crate::launch::{self, Environment, Request};
 use crate::live::protocol::{Answer, Ask};
 use crate::policy::explain::{Explained, Question, explain};
-use crate::stage::prepare::{self, Surroundings};
+use crate::stage::prepare::{self, Found, Surroundings};
 
 /// How long a name may take to resolve.
 const NAMES: Duration = Duration::from_secs(5);
@@ -93,7 +93,8 @@ fn as_started_here(questions: &[Question], options: &[OsString]) -> Result<Vec<E
         Request::Launch(launch) => launch,
         Request::Help(_) | Request::Version(_) => bail!("no launch was asked for"),
     };
-    let prepared = prepare::prepare(&launch, &around)?;
+    let found = Found::look(&launch, &around);
+    let prepared = prepare::prepare(&launch, &around, found)?;
     let answer = |question: &Question| {
         let address = question.address().context("a name that was not resolved")?;
         Ok(match &prepared.firewall {

@@ -16,6 +16,7 @@ use anyhow::{Context, Result};
 use nix::errno::Errno;
 use nix::sys::inotify::{AddWatchFlags, InitFlags, Inotify};
 
+use crate::sandbox::layout::resolve;
 use side::Side;
 
 /// What a writer does in several steps is carried over once.
@@ -39,7 +40,7 @@ impl ClaudeJson {
     pub fn read(home: &Path) -> Option<Self> {
         let path = home.join(".claude.json");
         // Often a link into a directory of dotfiles.
-        let real = path.canonicalize().ok()?;
+        let real = resolve(&path).ok()?;
         let host = Side {
             dir: File::open(real.parent()?).ok()?.into(),
             name: real.file_name()?.into(),
