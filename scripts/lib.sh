@@ -84,8 +84,8 @@ install_packages() {
     $sudo $install "$@" >&2
 }
 
-# Cargo, new enough, in an environment that links the program statically where the system has what that takes: it then
-# starts faster, and its part in the sandbox needs no library there (docs/decisions/0004-static.md).
+# Cargo, new enough, in an environment that links the program statically, at a fixed address, where the system has what
+# that takes: it then starts faster, and its part in the sandbox needs no library there (docs/decisions/0004-static.md).
 cargo_setup() {
     command -v cargo >/dev/null 2>&1 || fail "cargo was not found: install Rust (https://rustup.rs), then start this again"
     wanted=$(sed -n 's/^rust-version = "\(.*\)"/\1/p' "$root/Cargo.toml")
@@ -99,7 +99,7 @@ cargo_setup() {
     case $host in *-linux-gnu) ;; *) return 0 ;; esac
     [ -f "$libdir/libseccomp.a" ] && [ -f "$(cc -print-file-name=libc.a)" ] || return 0
     export LIBSECCOMP_LINK_TYPE=static LIBSECCOMP_LIB_PATH="$libdir"
-    export RUSTFLAGS="${RUSTFLAGS:-} -C target-feature=+crt-static"
+    export RUSTFLAGS="${RUSTFLAGS:-} -C target-feature=+crt-static -C relocation-model=static"
     target="--target=$host"
     release="$root/target/$host/release"
 }
