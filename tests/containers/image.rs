@@ -1,8 +1,9 @@
-//! An image of the machine's own programs: each with the libraries that it is linked with, and just enough of `/etc`. No
-//! registry is asked.
+//! An image of the machine's own programs: each with the libraries that it is linked with, and just enough of `/etc`. Or
+//! of another distribution's files, that lie below `CLAUDE_ISOLATED_TEST_ROOT`. No registry is asked.
 
 use std::collections::BTreeSet;
-use std::fs;
+use std::fs::{self, File};
+use std::io::Write;
 use std::os::unix::fs::{chown, symlink};
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -14,19 +15,27 @@ const TOOLS: &[&str] = &[
     "bash", "bwrap", "cat", "env", "getent", "head", "id", "install", "ip", "ls", "mkdir",
     "readlink", "sleep", "touch", "true",
 ];
+const DIRS: [&str; 4] = ["usr/bin", "bin", "usr/sbin", "sbin"];
+/// Where the loaders of Debian and Fedora find libraries.
+const LIBRARIES: [&str; 3] = ["usr/lib/x86_64-linux-gnu", "usr/lib64", "usr/lib"];
+const PASSWD: &str = "user:x:1000:1000:user:/home/user:/bin/bash\n";
+const GROUP: &str = "user:x:1000:\n";
 /// The program under test and its companion.
 const PROGRAMS: &str = "usr/local/bin";
 pub const PROBE: &str = "/opt/lab/probe";
 
+/// Another distribution's files, as debootstrap or `dnf --installroot` makes them, in the place of the machine's own.
+pub const ROOT: &str = "CLAUDE_ISOLATED_TEST_ROOT";
+
 /// Makes the image's files below `root`.
 pub fn files(root: &Path) -> Result<()> {
+    fs::create_dir_all(root)?;
+    let mut libraries = match std::env::var_os(ROOT) {
+        Some(of) => others(Path::new(&of), root)?,
+        None => own(root)?,
+    };
     for dir in [
-        "usr/bin",
-        "usr/lib",
-        "usr/lib64",
-        "usr/sbin",
         PROGRAMS,
-        "etc",
         "proc",
         "sys",
         "dev",
@@ -40,27 +49,10 @@ pub fn files(root: &Path) -> Result<()> {
     ] {
         fs::create_dir_all(root.join(dir))?;
     }
-    for dir in ["bin", "lib", "lib64", "sbin"] {
-        symlink(format!("usr/{dir}"), root.join(dir))?;
-    }
     for path in ["", "project", "project/.git", "project/.git/hooks"] {
         let path = Path::new("home/user").join(path);
         chown(root.join(path), Some(1000), Some(1000))?;
     }
-    fs::write(
-        root.join("etc/passwd"),
-        "root:x:0:0:root:/root:/bin/bash\nuser:x:1000:1000:user:/home/user:/bin/bash\n",
-    )?;
-    fs::write(root.join("etc/group"), "root:x:0:\nuser:x:1000:\n")?;
-    fs::write(root.join("etc/nsswitch.conf"), "hosts: files dns\n")?;
-    let mut libraries = BTreeSet::new();
-    for tool in TOOLS {
-        let path = find(tool)?;
-        copy(&path, &root.join("usr/bin").join(tool))?;
-        libraries.extend(linked_with(&path));
-    }
-    symlink("bash", root.join("usr/bin/sh"))?;
-
     let (program, ctl) = program();
     for (from, to) in [
         (&program, PROGRAMS.to_owned() + "/claude-isolated"),
@@ -68,18 +60,100 @@ pub fn files(root: &Path) -> Result<()> {
         (&std::env::current_exe()?, PROBE[1..].to_owned()),
     ] {
         copy(from, &root.join(to))?;
-        libraries.extend(linked_with(from));
+        libraries.add(from);
     }
-    libraries.extend(pasta(root)?);
-    for library in libraries {
-        // The directory may be a link, the library's own name must stay.
-        let (dir, name) = (library.parent(), library.file_name());
-        let dir = dir.context("no directory")?.canonicalize()?;
-        let dir = root.join(dir.strip_prefix("/")?);
-        fs::create_dir_all(&dir)?;
-        copy(&library, &dir.join(name.context("no name")?))?;
+    if let Some(pasta) = std::env::var_os("CLAUDE_ISOLATED_TEST_PASTA") {
+        libraries.add(&add_pasta(Path::new(&pasta), root)?);
+    } else if libraries.own {
+        libraries.add(&add_pasta(&find("pasta")?, root)?);
     }
-    Ok(())
+    libraries.copy_to(root)
+}
+
+/// The machine's tools, and just enough of `/etc`.
+fn own(root: &Path) -> Result<Libraries> {
+    for dir in ["usr/bin", "usr/lib", "usr/lib64", "usr/sbin", "etc"] {
+        fs::create_dir_all(root.join(dir))?;
+    }
+    for dir in ["bin", "lib", "lib64", "sbin"] {
+        symlink(format!("usr/{dir}"), root.join(dir))?;
+    }
+    fs::write(
+        root.join("etc/passwd"),
+        format!("root:x:0:0:root:/root:/bin/bash\n{PASSWD}"),
+    )?;
+    fs::write(root.join("etc/group"), format!("root:x:0:\n{GROUP}"))?;
+    fs::write(root.join("etc/nsswitch.conf"), "hosts: files dns\n")?;
+    let mut libraries = Libraries {
+        own: true,
+        ..Libraries::default()
+    };
+    for tool in TOOLS {
+        let path = find(tool)?;
+        copy(&path, &root.join("usr/bin").join(tool))?;
+        libraries.add(&path);
+    }
+    symlink("bash", root.join("usr/bin/sh"))?;
+    Ok(libraries)
+}
+
+/// All that the other distribution has, but devices, which an ordinary user cannot make.
+fn others(of: &Path, root: &Path) -> Result<Libraries> {
+    for tool in TOOLS.iter().chain(&["pasta"]) {
+        ensure!(has(of, &DIRS, tool), "{} has no {tool}", of.display());
+    }
+    let done = Command::new("cp")
+        .args(["-a", "--no-target-directory"])
+        .args([of, root])
+        .status()?;
+    ensure!(done.success(), "cannot copy {}", of.display());
+    fs::remove_dir_all(root.join("dev"))?;
+    for (file, line) in [("etc/passwd", PASSWD), ("etc/group", GROUP)] {
+        let mut file = File::options().append(true).open(root.join(file))?;
+        file.write_all(line.as_bytes())?;
+    }
+    Ok(Libraries::default())
+}
+
+/// What the files in an image are linked with.
+#[derive(Default)]
+struct Libraries {
+    /// Whether the image's C library is this machine's.
+    own: bool,
+    paths: BTreeSet<PathBuf>,
+}
+
+impl Libraries {
+    fn add(&mut self, program: &Path) {
+        self.paths.extend(linked_with(program));
+    }
+
+    fn copy_to(&self, root: &Path) -> Result<()> {
+        for library in &self.paths {
+            let (dir, name) = (library.parent(), library.file_name());
+            let (dir, name) = (dir.context("no directory")?, name.context("no name")?);
+            if self.own {
+                // The directory may be a link, the library's own name must stay.
+                let dir = root.join(dir.canonicalize()?.strip_prefix("/")?);
+                fs::create_dir_all(&dir)?;
+                copy(library, &dir.join(name))?;
+            } else if !has(root, &LIBRARIES, name) {
+                // Every distribution's loader looks into one of these.
+                for dir in ["usr/lib", "usr/lib64"] {
+                    fs::create_dir_all(root.join(dir))?;
+                    copy(library, &root.join(dir).join(name))?;
+                }
+            }
+        }
+        Ok(())
+    }
+}
+
+/// Whether one of `dirs` below `root` has `name`.
+fn has(root: &Path, dirs: &[&str], name: impl AsRef<Path>) -> bool {
+    let mut files = dirs.iter().map(|dir| root.join(dir).join(name.as_ref()));
+    // A link leads somewhere in the image, not here.
+    files.any(|file| file.symlink_metadata().is_ok())
 }
 
 /// The program under test, and its companion beside it.
@@ -97,9 +171,7 @@ fn program() -> (PathBuf, PathBuf) {
 }
 
 /// Copies pasta; it looks for the variant for the machine's processor by its own real name, and beside it.
-fn pasta(root: &Path) -> Result<BTreeSet<PathBuf>> {
-    let asked = std::env::var_os("CLAUDE_ISOLATED_TEST_PASTA").map(PathBuf::from);
-    let pasta = asked.map_or_else(|| find("pasta"), Ok)?;
+fn add_pasta(pasta: &Path, root: &Path) -> Result<PathBuf> {
     let real = pasta
         .canonicalize()
         .with_context(|| format!("no such pasta: {}", pasta.display()))?;
@@ -112,12 +184,11 @@ fn pasta(root: &Path) -> Result<BTreeSet<PathBuf>> {
     let variant = format!("{}.avx2", name.to_string_lossy());
     // Absent on machines other than x86_64.
     let _ = fs::copy(real.with_file_name(&variant), to.join(&variant));
-    Ok(linked_with(&real))
+    Ok(real)
 }
 
 fn find(tool: &str) -> Result<PathBuf> {
-    let dirs = ["/usr/bin", "/bin", "/usr/sbin", "/sbin"];
-    let found = dirs.map(|dir| Path::new(dir).join(tool));
+    let found = DIRS.map(|dir| Path::new("/").join(dir).join(tool));
     let found = found.into_iter().find(|path| path.is_file());
     found.with_context(|| format!("{tool} was not found on this machine"))
 }
