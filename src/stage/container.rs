@@ -3,7 +3,7 @@
 use std::path::Path;
 
 use nix::errno::Errno;
-use nix::unistd::{AccessFlags, access};
+use nix::unistd::{AccessFlags, access, getuid};
 
 /// How a container gets a `/proc` without masks (podman-run(1); docker's `run` has another word).
 pub const UNMASKED: &str =
@@ -17,6 +17,25 @@ pub const SHARED_PROC: &str = "parts of /proc are masked here, as in containers,
 /// Said where it has that and was to allow others in it.
 pub const NOT_NESTED: &str =
     "nested = true: sandboxes in this one will not start, since parts of /proc are masked";
+
+/// Why a user namespace cannot be mapped, where [`lacks_setfcap`].
+pub const SETFCAP: &str = "root without the capability SETFCAP cannot map itself: start the container with --cap-add=SETFCAP, or as an ordinary user \
+     of it (--user)";
+
+/// Since Linux 5.12 root needs CAP_SETFCAP to map uid 0 into a user namespace, and bwrap does (user_namespaces(7)). To be
+/// asked before one is entered.
+pub fn lacks_setfcap() -> bool {
+    getuid().is_root() && !effective(CAP_SETFCAP)
+}
+
+const CAP_SETFCAP: u32 = 31;
+
+fn effective(capability: u32) -> bool {
+    let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
+    let mask = status.lines().find_map(|line| line.strip_prefix("CapEff:"));
+    let mask = mask.and_then(|mask| u64::from_str_radix(mask.trim(), 16).ok());
+    mask.is_none_or(|mask| mask >> capability & 1 == 1)
+}
 
 const TUN: &str = "/dev/net/tun";
 

@@ -11,7 +11,7 @@ use nix::sched::{CloneFlags, unshare};
 use nix::unistd::{ForkResult, fork, getgid, getuid};
 
 use super::plan::Plan;
-use super::{PROC_FLAG, system};
+use super::{PROC_FLAG, container, system};
 use crate::host::{Network, Route};
 use crate::netlink::{Builder, NLM_F_ACK, NLM_F_REQUEST, Netlink, messages};
 use crate::procfs;
@@ -19,6 +19,10 @@ use crate::procfs;
 /// Enters a new user namespace, as its root, and new `others`.
 pub fn enter(others: CloneFlags) -> Result<()> {
     let maps = [format!("0 {} 1", getuid()), format!("0 {} 1", getgid())];
+    let hint = match container::lacks_setfcap() {
+        true => format!(" ({})", container::SETFCAP),
+        false => String::new(),
+    };
     unshare(CloneFlags::CLONE_NEWUSER | others).context(
         "cannot make a user namespace (are unprivileged user namespaces switched off? see sysctl \
          user.max_user_namespaces, kernel.unprivileged_userns_clone, kernel.apparmor_restrict_unprivileged_userns; in a \
@@ -30,7 +34,7 @@ pub fn enter(others: CloneFlags) -> Result<()> {
         ("gid_map", &*maps[1]),
     ] {
         std::fs::write(format!("/proc/self/{file}"), text)
-            .with_context(|| format!("cannot write {file} of the new user namespace"))?;
+            .with_context(|| format!("cannot write {file} of the new user namespace{hint}"))?;
     }
     Ok(())
 }

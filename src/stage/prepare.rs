@@ -6,7 +6,7 @@ mod program;
 mod surroundings;
 mod widened;
 
-pub use firewall::{Firewall, Way, ping_excluded};
+pub use firewall::{Firewall, Way, ping_excluded, ping_fix};
 pub use found::Found;
 pub use surroundings::Surroundings;
 

@@ -16,7 +16,7 @@ use super::plan::{FromInner, ToInit};
 use super::prepare::{Prepared, Surroundings};
 use super::start::{LIMIT, Running};
 use super::wire::Received;
-use super::{EXIT_CANNOT_EXECUTE, EXIT_NOT_FOUND};
+use super::{EXIT_CANNOT_EXECUTE, EXIT_NOT_FOUND, container};
 use crate::live::control::service::{Facts, Service};
 use crate::live::ports::Ports;
 use from_init::from_init;
@@ -42,6 +42,7 @@ pub fn supervise(mut running: Running, prepared: &Prepared, around: &Surrounding
     let mut watching = std::mem::take(&mut running.watching);
     let mut live = running.live.take();
     let control = running.control.take();
+    let untried = running.control_at.is_some();
     match end {
         Ok(End::Status(_) | End::NotExecuted(_)) => {
             running.helpers.leave();
@@ -53,7 +54,8 @@ pub fn supervise(mut running: Running, prepared: &Prepared, around: &Surrounding
     }
     watching.finish();
     if let Some(live) = &mut live {
-        live.finish(|| Some(open(prepared, around)?.id().as_ref().to_owned()));
+        let id = || Some(open(prepared, around)?.id().as_ref().to_owned());
+        live.finish(|| untried.then(id).flatten());
     }
     if let Some(control) = control {
         control.finish(live.as_ref(), Instant::now());
@@ -226,5 +228,9 @@ fn lost(running: &mut Running) -> Result<Option<String>> {
 }
 
 fn bwrap_ended(how: &str) -> String {
-    format!("bwrap ended {how} without the program's own end; what it said, if anything, is above")
+    let why = match container::lacks_setfcap() {
+        true => container::SETFCAP,
+        false => "what it said, if anything, is above",
+    };
+    format!("bwrap ended {how} without the program's own end; {why}")
 }

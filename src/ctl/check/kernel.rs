@@ -7,12 +7,13 @@ use std::os::fd::AsRawFd;
 use nix::errno::Errno;
 use nix::libc;
 use nix::sched::{CloneFlags, unshare};
+use nix::unistd::getuid;
 
 use super::Finding;
 use crate::ctl::{ask, child, errno};
 use crate::netlink::NLM_F_DUMP;
 use crate::nf::uapi;
-use crate::stage::container::UNMASKED;
+use crate::stage::container::{self, UNMASKED};
 use crate::stage::{namespace, system};
 
 /// close_range(2) with `CLOSE_RANGE_CLOEXEC`.
@@ -53,7 +54,11 @@ fn version(release: &str) -> Finding {
 fn namespaces() -> Vec<Finding> {
     let tried = child::run(|| {
         let steps: [fn() -> Result<(), Errno>; 4] = [
-            || unshare(CloneFlags::CLONE_NEWUSER),
+            || {
+                let map = format!("0 {} 1", getuid());
+                unshare(CloneFlags::CLONE_NEWUSER)?;
+                fs::write("/proc/self/uid_map", map).map_err(|e| errno(&e))
+            },
             || unshare(CloneFlags::CLONE_NEWNET | CloneFlags::CLONE_NEWNS),
             || {
                 let header = uapi::nfgenmsg(uapi::NFPROTO_INET, 0);
@@ -114,6 +119,9 @@ fn tap() -> Result<(), Errno> {
 }
 
 fn userns_fix() -> String {
+    if container::lacks_setfcap() {
+        return format!("{}.", container::SETFCAP);
+    }
     let is =
         |path: &str, value: &str| fs::read_to_string(path).is_ok_and(|text| text.trim() == value);
     if is("/proc/sys/user/max_user_namespaces", "0") {

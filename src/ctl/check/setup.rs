@@ -32,7 +32,10 @@ pub fn findings() -> Vec<Finding> {
         Some(_) => Finding::note(
             "ping",
             "the sysctl net.ipv4.ping_group_range excludes your groups: no ping in the sandbox",
-            "As root: sysctl -w net.ipv4.ping_group_range='0 2147483647', and the same line in /etc/sysctl.d/.",
+            format!(
+                "{}, and the same line in /etc/sysctl.d/.",
+                prepare::ping_fix()
+            ),
         ),
     });
     findings

@@ -13,7 +13,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::{Instant, SystemTime};
 
-use anyhow::Result;
+use anyhow::{Context, Result};
 use nix::unistd::Uid;
 
 use crate::dns::names::Shared;
@@ -162,14 +162,23 @@ impl Log {
         if let Some(file) = &mut self.settings.file {
             told(file.finish(run, &self.ring, SystemTime::now()));
         }
-        let Some(line) = last_line(self.ring.destinations(), run) else {
+        if self.ring.destinations() == 0 {
             return;
-        };
-        if let (Some(run), Some(state)) = (run, &self.settings.state) {
-            let run = Run::new(run, &self.settings.program, self.began, &self.ring);
-            told(kept::keep(state, self.settings.uid, &run));
         }
-        if !self.settings.quiet {
+        let kept = match (run, &self.settings.state) {
+            (Some(run), Some(state)) => {
+                let run = Run::new(run, &self.settings.program, self.began, &self.ring);
+                kept::keep(state, self.settings.uid, &run)
+                    .context("what was blocked is not kept for claude-isolatedctl log")
+            }
+            _ => Ok(()),
+        };
+        // An id that nothing can be asked about is not named.
+        let run = run.filter(|_| kept.is_ok());
+        told(kept);
+        if let Some(line) = last_line(self.ring.destinations(), run)
+            && !self.settings.quiet
+        {
             say(&line);
         }
     }

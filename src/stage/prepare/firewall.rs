@@ -8,7 +8,10 @@ use std::time::Duration;
 use anyhow::{Context, Result, bail};
 use ipnetwork::IpNetwork;
 use nftables::schema::Nftables;
-use nix::unistd::{getgid, getgroups, getuid};
+use nix::errno::Errno;
+use nix::sys::prctl;
+use nix::sys::socket::{AddressFamily, SockFlag, SockProtocol, SockType, socket};
+use nix::unistd::getuid;
 
 use super::{RESOLV_CONF, widened};
 use crate::dest::{Allowed, Destination, Proto, Service};
@@ -20,7 +23,7 @@ use crate::live::ports::Asked;
 use crate::policy::ruleset::{Dns, Shelf};
 use crate::policy::{Inputs, Policy, document};
 use crate::sandbox::binds::Proc;
-use crate::stage::pasta;
+use crate::stage::{container, pasta};
 
 /// How long names of the allowlist may take to resolve.
 const NAMES: Duration = Duration::from_secs(5);
@@ -164,9 +167,11 @@ impl Firewall {
 }
 
 /// pasta that makes the namespaces as root hangs (seen with those of 2023 and 2025), and its PID namespace needs a
-/// fresh `/proc`, which a container may deny.
+/// fresh `/proc`, which a container may deny. With no_new_privs the inner stage would keep of its capabilities only
+/// those that pasta has kept for itself, and bwrap could not map it.
 fn choose_way(netns: Netns, proc: Proc) -> Result<Way> {
     let root = getuid().is_root();
+    let clipped = prctl::get_no_new_privs()?;
     Ok(match netns {
         Netns::Pasta if root => bail!(
             "netns = \"pasta\" does not work as root, where pasta that makes the namespace hangs: \"auto\" or \"attach\" do"
@@ -175,9 +180,13 @@ fn choose_way(netns: Netns, proc: Proc) -> Result<Way> {
             "netns = \"pasta\" needs a /proc of its own, which cannot be mounted here, where parts of /proc are masked: \
              \"auto\" or \"attach\" do without"
         ),
+        Netns::Pasta if clipped => bail!(
+            "netns = \"pasta\" does not work with no_new_privs, which is set here (as by --security-opt no-new-privileges \
+             of a container): \"auto\" or \"attach\" do"
+        ),
         Netns::Pasta => Way::Pasta,
         Netns::Attach => Way::Attach,
-        Netns::Auto if root || proc == Proc::Launchers => Way::Attach,
+        Netns::Auto if root || clipped || proc == Proc::Launchers => Way::Attach,
         Netns::Auto => Way::Pasta,
     })
 }
@@ -222,19 +231,25 @@ pub fn single(net: &IpNetwork) -> bool {
 }
 
 /// A line when the host does not let the user ping (icmp(7), `ping_group_range`): pasta sends the sandbox's echo
-/// requests in the user's name.
+/// requests in the user's name. Asked of the kernel: in a container the range reads as groups that do not exist there.
 pub fn ping_excluded() -> Option<String> {
-    let range = std::fs::read_to_string("/proc/sys/net/ipv4/ping_group_range").ok()?;
-    let mut bounds = range.split_whitespace().map(|bound| bound.parse::<u32>());
-    let (low, high) = (bounds.next()?.ok()?, bounds.next()?.ok()?);
-    let mut groups = getgroups().unwrap_or_default();
-    groups.push(getgid());
-    let inside = groups
-        .iter()
-        .any(|gid| (low..=high).contains(&gid.as_raw()));
-    (!inside).then(|| {
-        "ping will not work in the sandbox: the host's sysctl excludes your groups: sysctl -w \
-         net.ipv4.ping_group_range='0 2147483647' (as root)"
-            .into()
+    let (kind, protocol) = (SockType::Datagram, SockProtocol::Icmp);
+    let asked = socket(AddressFamily::Inet, kind, SockFlag::SOCK_CLOEXEC, protocol);
+    (asked.err() == Some(Errno::EACCES)).then(|| {
+        format!(
+            "ping will not work in the sandbox: the host's sysctl excludes your groups: {}",
+            ping_fix()
+        )
     })
+}
+
+/// What lets the user ping.
+pub fn ping_fix() -> &'static str {
+    match container::inside() {
+        true => {
+            "start the container with --sysctl net.ipv4.ping_group_range='0 65535'; where it has the host's network, on the \
+             host: sysctl -w net.ipv4.ping_group_range='0 2147483647' (as root)"
+        }
+        false => "sysctl -w net.ipv4.ping_group_range='0 2147483647' (as root)",
+    }
 }
