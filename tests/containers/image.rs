@@ -4,7 +4,7 @@
 use std::collections::BTreeSet;
 use std::fs::{self, File};
 use std::io::Write;
-use std::os::unix::fs::{chown, symlink};
+use std::os::unix::fs::{PermissionsExt, chown, symlink};
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
@@ -52,6 +52,9 @@ pub fn files(root: &Path) -> Result<()> {
     for path in ["", "project", "project/.git", "project/.git/hooks"] {
         let path = Path::new("home/user").join(path);
         chown(root.join(path), Some(1000), Some(1000))?;
+    }
+    for dir in ["tmp", "var/tmp"] {
+        fs::set_permissions(root.join(dir), fs::Permissions::from_mode(0o1777))?;
     }
     let (program, ctl) = program();
     for (from, to) in [

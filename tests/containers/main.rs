@@ -12,6 +12,7 @@ mod examples;
 mod image;
 mod names;
 mod networks;
+mod options;
 mod podman;
 mod proc;
 mod refusals;
@@ -35,6 +36,7 @@ const SCENARIOS: &[&[Scenario]] = &[
     proc::ALL,
     ways::ALL,
     verify::ALL,
+    options::ALL,
     examples::ALL,
 ];
 

@@ -7,7 +7,7 @@ use crate::harness::command::Done;
 use crate::harness::network::{Host, ISP, NAS, TV};
 use crate::harness::services::{TCP_PORT, UDP_PORT};
 use crate::image::PROBE;
-use crate::podman::{Podman, TUN, UNMASKED, answers};
+use crate::podman::{Podman, TUN, UNMASKED, USER, answers};
 
 pub const ALL: &[Scenario] = &[
     ("host_network", host_network),
@@ -91,15 +91,8 @@ fn host_network(podman: &Podman) -> Result<()> {
 fn host_network_unmasked(podman: &Podman) -> Result<()> {
     let options = [&TUN[..], &UNMASKED, &["--network=host"]].concat();
     expect(podman.container(&options, &script(true))?)?;
-    // An ordinary user of the container's, by the other way.
-    let user = [
-        "--user",
-        "1000",
-        "-w/home/user/project",
-        "--env",
-        "HOME=/home/user",
-    ];
-    expect(podman.container(&[&options[..], &user].concat(), &script(true))?)
+    // The other way.
+    expect(podman.container(&[&options[..], &USER].concat(), &script(true))?)
 }
 
 fn bridge_with_a_private_gateway(podman: &Podman) -> Result<()> {

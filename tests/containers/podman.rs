@@ -15,6 +15,14 @@ pub const IMAGE: &str = "localhost/claude-isolated-test";
 pub const TUN: [&str; 2] = ["--device", "/dev/net/tun"];
 /// What gives it a `/proc` without masks.
 pub const UNMASKED: [&str; 2] = ["--security-opt", "unmask=ALL"];
+/// An ordinary user of the container's.
+pub const USER: [&str; 5] = [
+    "--user",
+    "1000",
+    "-w/home/user/project",
+    "--env",
+    "HOME=/home/user",
+];
 
 const LIMIT: Duration = Duration::from_secs(60);
 

@@ -8,7 +8,7 @@ use serde_json::{Value, json};
 
 use crate::Scenario;
 use crate::desk::{FILES, give};
-use crate::podman::{Podman, TUN, UNMASKED};
+use crate::podman::{Podman, TUN, UNMASKED, USER};
 
 pub const ALL: &[Scenario] = &[
     ("start_is_refused_without_tun", start_is_refused_without_tun),
@@ -26,17 +26,7 @@ pub const ALL: &[Scenario] = &[
 const NOT_EXECUTED: &str = "claude-isolated -x /bin/bash -c 'echo executed'";
 
 fn start_is_refused_without_tun(podman: &Podman) -> Result<()> {
-    for more in [
-        &[][..],
-        &UNMASKED,
-        &[
-            UNMASKED[0],
-            UNMASKED[1],
-            "--user",
-            "1000",
-            "-w/home/user/project",
-        ],
-    ] {
+    for more in [&[][..], &UNMASKED, &[&UNMASKED[..], &USER].concat()] {
         let options = [&["--network=host"], more].concat();
         let done = podman.container(&options, NOT_EXECUTED)?;
         ensure!(done.code() == 125 && done.stdout.is_empty(), "{done:?}");
@@ -116,17 +106,7 @@ fn a_filter_that_refuses_namespaces_is_named(podman: &Podman) -> Result<()> {
 }
 
 fn pasta_needs_its_own_proc(podman: &Podman) -> Result<()> {
-    let options = [
-        &TUN[..],
-        &[
-            "--network=host",
-            "--user",
-            "1000",
-            "--env",
-            "HOME=/home/user",
-        ],
-    ]
-    .concat();
+    let options = [&TUN[..], &["--network=host"], &USER].concat();
     let script = "cd; echo $'[firewall]\\nnetns = \"pasta\"' > c.toml; cd project; claude-isolated --config ~/c.toml -x /bin/bash -c 'echo executed'";
     let done = podman.container(&options, script)?;
     ensure!(done.code() == 125 && done.stdout.is_empty(), "{done:?}");

@@ -15,7 +15,7 @@ pub const ALL: &[Scenario] = &[
     ("every_check_holds_unmasked", every_check_holds_unmasked),
 ];
 
-fn holds(podman: &Podman, options: &[&str]) -> Result<()> {
+pub fn holds(podman: &Podman, options: &[&str]) -> Result<()> {
     let options = [&TUN[..], options].concat();
     let done = podman.container(&options, "claude-isolatedctl verify --json")?;
     let report: Value = serde_json::from_str(&done.stdout).with_context(|| format!("{done:?}"))?;

@@ -6,7 +6,7 @@ use anyhow::{Context, Result, ensure};
 use serde_json::Value;
 
 use crate::Scenario;
-use crate::podman::{Podman, TUN, UNMASKED, section};
+use crate::podman::{Podman, TUN, UNMASKED, USER, section};
 
 pub const ALL: &[Scenario] = &[
     (
@@ -17,14 +17,6 @@ pub const ALL: &[Scenario] = &[
         "both_ways_have_the_same_table",
         both_ways_have_the_same_table,
     ),
-];
-
-const USER: [&str; 5] = [
-    "--user",
-    "1000",
-    "-w/home/user/project",
-    "--env",
-    "HOME=/home/user",
 ];
 
 fn auto_takes_the_way_that_works(podman: &Podman) -> Result<()> {
