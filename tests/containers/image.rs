@@ -10,6 +10,8 @@ use std::process::Command;
 
 use anyhow::{Context, Result, ensure};
 
+use crate::desk::FILES;
+
 /// What the scenarios' scripts and the program itself execute.
 const TOOLS: &[&str] = &[
     "bash", "bwrap", "cat", "env", "getent", "head", "id", "install", "ip", "ls", "mkdir",
@@ -26,6 +28,15 @@ pub const PROBE: &str = "/opt/lab/probe";
 
 /// Another distribution's files, as debootstrap or `dnf --installroot` makes them, in the place of the machine's own.
 pub const ROOT: &str = "CLAUDE_ISOLATED_TEST_ROOT";
+
+const PASTA: &str = "CLAUDE_ISOLATED_TEST_PASTA";
+
+/// The pasta that is asked for, where the desktop's user has it: in the image's files.
+pub fn asked_pasta() -> Option<String> {
+    let path = Path::new(FILES).join("image/opt/pasta/pasta");
+    std::env::var_os(PASTA)?;
+    Some(path.display().to_string())
+}
 
 /// Makes the image's files below `root`.
 pub fn files(root: &Path) -> Result<()> {
@@ -65,7 +76,7 @@ pub fn files(root: &Path) -> Result<()> {
         copy(from, &root.join(to))?;
         libraries.add(from);
     }
-    if let Some(pasta) = std::env::var_os("CLAUDE_ISOLATED_TEST_PASTA") {
+    if let Some(pasta) = std::env::var_os(PASTA) {
         libraries.add(&add_pasta(Path::new(&pasta), root)?);
     } else if libraries.own {
         libraries.add(&add_pasta(&find("pasta")?, root)?);

@@ -101,12 +101,21 @@ impl Podman {
         as_user(&self.argv(options, script), &[], LIMIT)
     }
 
-    /// The same, with a network that `pasta` with these options has made of the desktop's, as podman 5 does.
-    pub fn behind_pasta(&self, pasta: &str, options: &[&str], script: &str) -> Result<Done> {
+    /// The same, with a network that `pasta`, its path and options, has made of the desktop's, as podman 5 does, and the
+    /// commands `routes` have changed.
+    pub fn behind_pasta(
+        &self,
+        pasta: &str,
+        routes: &str,
+        options: &[&str],
+        script: &str,
+    ) -> Result<Done> {
+        let (pasta, network) = pasta.split_once(' ').unwrap_or((pasta, ""));
         // In the user namespace of the rootless user's containers, which has to own the network.
         let around = format!(
             r#"net=$(mktemp "$XDG_RUNTIME_DIR/net.XXXXXX") && unshare --net="$net" true &&
-               pasta --quiet --config-net --runas 0:0 {pasta} --netns-only --netns "$net" </dev/null >&2 || exit
+               {pasta} --quiet --config-net --runas 0:0 {network} --netns-only --netns "$net" </dev/null >&2 || exit
+               nsenter --net="$net" sh -ec {routes:?} || exit
                exec "$@" --network="ns:$net" "${{rest[@]}}""#
         );
         let argv = self.argv(options, script);
