@@ -17,6 +17,10 @@ pub const ALL: &[Scenario] = &[
         "both_ways_have_the_same_table",
         both_ways_have_the_same_table,
     ),
+    (
+        "both_ways_say_the_same_and_the_kernel_has_the_same",
+        both_ways_say_the_same_and_the_kernel_has_the_same,
+    ),
 ];
 
 fn auto_takes_the_way_that_works(podman: &Podman) -> Result<()> {
@@ -81,5 +85,58 @@ fn both_ways_have_the_same_table(podman: &Podman) -> Result<()> {
         different.is_empty() && !failed && pasta.len() >= 80,
         "they differ: {different:?}"
     );
+    Ok(())
+}
+
+/// What a user sees of a run, and the table as the kernel lists it.
+fn both_ways_say_the_same_and_the_kernel_has_the_same(podman: &Podman) -> Result<()> {
+    let options = [&TUN[..], &["--network=host"], &UNMASKED, &USER].concat();
+    // What is said: a warning, a blocked destination, no such program, and an entry that is wrong.
+    let script = "for way in pasta attach; do
+            echo $'[firewall]\nallow = [\"10.10.10.10\", \"10.10.10.50\"]\nnetns = \"'$way'\"' > ~/c.toml
+            run() { claude-isolated --config ~/c.toml \"$@\" 2>&1; echo status $?; }
+            echo == $way said
+            run -x /opt/lab/probe reach tcp/203.0.113.10/80 tcp/10.10.10.10/80 tcp/10.10.10.55/80
+            run -x /no/such/program
+            run --allow nonsense/nonsense -x true
+            echo == $way table
+            claude-isolated --config ~/c.toml -x /bin/sleep 1000 & pid=$!
+            until claude-isolatedctl rules 2>/dev/null; do sleep 0.1; done
+            kill $pid; wait $pid
+        done; true";
+    let done = podman.container(&options, script)?;
+    let of = |name: &str| -> Result<String> {
+        let text = section(&done.stdout, name)?;
+        // The name of a run, and what the counters have counted meanwhile.
+        let after = |line: &str, word: &str| {
+            let begin = line.split(word).next().unwrap_or_default();
+            begin.to_owned()
+        };
+        let lines = text
+            .lines()
+            .map(|line| after(&after(line, "ctl log "), " counter packets"));
+        Ok(lines.collect::<Vec<_>>().join("\n"))
+    };
+    for (what, parts) in [
+        (
+            "said",
+            &[
+                "is this machine",
+                "1 destination was blocked",
+                "status 127",
+                "status 125",
+            ][..],
+        ),
+        ("table", &["chain ", "10.10.10.10"]),
+    ] {
+        let [pasta, attach] = [
+            of(&format!("pasta {what}"))?,
+            of(&format!("attach {what}"))?,
+        ];
+        ensure!(pasta == attach, "{what}: {pasta}\n\n{attach}");
+        for part in parts {
+            ensure!(pasta.contains(part), "no {part}: {done:?}");
+        }
+    }
     Ok(())
 }
