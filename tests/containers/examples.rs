@@ -74,7 +74,18 @@ fn devcontainer(podman: &Podman) -> Result<()> {
     let text = fs::read_to_string(&file).with_context(|| format!("no {}", file.display()))?;
     let settings: Value = serde_json::from_str(&text).context("devcontainer.json is no JSON")?;
     let list = settings["runArgs"].as_array().context("no runArgs")?;
-    let run_args: Vec<&str> = list.iter().filter_map(Value::as_str).collect();
+    // As a tool for devcontainers replaces its words.
+    let workspace = Path::new(FILES).join("robot");
+    let replaced = |arg: &str| {
+        arg.replace("${localWorkspaceFolder}", &workspace.to_string_lossy())
+            .replace("${containerWorkspaceFolder}", "/workspaces/robot")
+    };
+    let list: Vec<String> = list
+        .iter()
+        .filter_map(Value::as_str)
+        .map(replaced)
+        .collect();
+    let run_args: Vec<&str> = list.iter().map(String::as_str).collect();
     ensure!(run_args.contains(&"--device=/dev/net/tun"), "{run_args:?}");
     let built = settings["build"]["dockerfile"]
         .as_str()
@@ -82,15 +93,28 @@ fn devcontainer(podman: &Podman) -> Result<()> {
     ensure!(file.with_file_name(built).is_file(), "no {built}");
 
     // The installation, started as the container's own command would, with the options that it names.
+    for path in ["", ".git", ".devcontainer"] {
+        fs::create_dir_all(workspace.join(path))?;
+        give(&workspace.join(path))?;
+    }
+    let mount = format!("--volume={}:/workspaces/robot", workspace.display());
     let install = copy(&format!("{dir}/install"), "install")?;
     let volume = format!("--volume={install}:/opt/devcontainer/install:ro");
     let script = "mkdir /opt/devcontainer/bin; cp() { cat \"$1\" > \"$2\"; }
         for p in claude-isolated claude-isolatedctl; do cp /usr/local/bin/$p /opt/devcontainer/bin/$p; done
         PREFIX=/usr/local/installed sh /opt/devcontainer/install /opt/devcontainer/bin || exit
-        /usr/local/installed/bin/claude-isolated -x /opt/lab/probe reach tcp/203.0.113.10/80 tcp/10.10.10.55/80";
-    let options = [&run_args[..], &["--network=slirp4netns", &volume]].concat();
+        cd /workspaces/robot
+        /usr/local/installed/bin/claude-isolated -x /opt/lab/probe reach tcp/203.0.113.10/80 tcp/10.10.10.55/80
+        /usr/local/installed/bin/claude-isolated -x /bin/bash -c 'touch made; touch .devcontainer/made 2>/dev/null; ls -A . .devcontainer'";
+    let options = [&run_args[..], &["--network=slirp4netns", &mount, &volume]].concat();
     let done = podman.container(&options, script)?;
     is_firewalled(&done)?;
+    // What decides about the next container is not the sandbox's to change.
+    let outside = |path: &str| workspace.join(path).exists();
+    ensure!(
+        outside("made") && !outside(".devcontainer/made"),
+        "{done:?}"
+    );
     // Without the device it says so at installation, not at the first start.
     let done = podman.container(
         &["--network=slirp4netns", &volume],

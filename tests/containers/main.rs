@@ -3,7 +3,8 @@
 //!
 //! `cargo test --test containers [-- [--list] [FILTER…]]`. It needs root, and what `scripts/test-setup-podman` makes; where
 //! that is missing it says so in one line and tests nothing, unless `CLAUDE_ISOLATED_TEST_CONTAINERS=1` demands it.
-//! `CLAUDE_ISOLATED_TEST_BIN` and `CLAUDE_ISOLATED_TEST_PASTA` are those of the lab.
+//! `CLAUDE_ISOLATED_TEST_BIN` and `CLAUDE_ISOLATED_TEST_PASTA` are those of the lab; `CLAUDE_ISOLATED_TEST_ROOT` is a
+//! directory with another distribution's files to make the image of: bash, coreutils, iproute2, getent, bwrap and pasta.
 
 mod harness;
 

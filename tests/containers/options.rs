@@ -12,6 +12,7 @@ pub const ALL: &[Scenario] = &[
     ("every_check_holds_with_nothing", with_nothing),
     ("no_new_privileges", no_new_privileges),
     ("root_that_cannot_map_itself", root_that_cannot_map_itself),
+    ("every_check_holds_with_the_users_own_ids", with_own_ids),
     ("a_read_only_container", a_read_only_container),
     ("ping_for_a_user", ping_for_a_user),
 ];
@@ -35,6 +36,12 @@ fn with_privileges(podman: &Podman) -> Result<()> {
 fn with_nothing(podman: &Podman) -> Result<()> {
     let options = ["--cap-drop=all", "--read-only", "--shm-size=64k", NETWORK];
     holds(podman, &[&options[..], &NNP, &USER].concat())
+}
+
+/// As tools for devcontainers start podman for another user than root.
+fn with_own_ids(podman: &Podman) -> Result<()> {
+    let options = ["--userns=keep-id:uid=1000,gid=1000", NETWORK];
+    holds(podman, &[&options[..], &UNMASKED, &USER].concat())
 }
 
 /// pasta keeps too few capabilities for the inner stage then.
