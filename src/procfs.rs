@@ -19,3 +19,22 @@ pub fn read(path: impl AsRef<Path>) -> io::Result<Vec<u8>> {
 pub fn read_text(path: impl AsRef<Path>) -> io::Result<String> {
     Ok(String::from_utf8_lossy(&read(path)?).into_owned())
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_file_longer_than_usual_is_read_to_its_end() {
+        let path = std::env::temp_dir().join(format!("procfs-{}", std::process::id()));
+        let text = vec![b'x'; USUAL * 3 + 1];
+        std::fs::write(&path, &text).unwrap();
+        assert!(read(&path).unwrap() == text);
+        std::fs::remove_file(path).unwrap();
+        assert!(
+            read_text("/proc/self/status")
+                .unwrap()
+                .contains("NoNewPrivs:")
+        );
+    }
+}

@@ -510,4 +510,22 @@ mod tests {
             .collect();
         assert_eq!(args.join(" "), expected);
     }
+
+    #[test]
+    fn only_a_path_without_links_is_resolved_in_one_call() {
+        let dir = std::env::temp_dir().join(format!("links-{}", std::process::id()));
+        std::fs::create_dir_all(dir.join("a/b")).unwrap();
+        let dir = dir.canonicalize().unwrap();
+        std::os::unix::fs::symlink("a", dir.join("link")).unwrap();
+        let plain = dir.join("a/b");
+        assert_eq!(without_links(&dir.join("a//b/")), Ok(plain.clone()));
+        assert_eq!(without_links(&dir.join("link/b")), Err(Errno::ELOOP));
+        assert_eq!(without_links(&dir.join("a/../a/b")), Err(Errno::EINVAL));
+        assert_eq!(without_links(Path::new("a/b")), Err(Errno::EINVAL));
+        assert_eq!(without_links(&dir.join("a/c")), Err(Errno::ENOENT));
+        for path in ["link/b", "a/../a/b"] {
+            assert_eq!(resolve(&dir.join(path)).unwrap(), plain);
+        }
+        std::fs::remove_dir_all(dir).unwrap();
+    }
 }
