@@ -22,6 +22,8 @@ package() {
 # Packages that are missing, one a line: to_build and to_run; to_test adds what only the tests need.
 to_build() {
     command -v cc >/dev/null 2>&1 || package gcc gcc gcc
+    # What every program is linked with: Debian's gcc only recommends it. Without it this prints the bare name.
+    case $(cc -print-file-name=crt1.o 2>/dev/null) in /*) ;; *) package libc6-dev glibc-devel glibc ;; esac
     command -v pkg-config >/dev/null 2>&1 || package pkg-config pkgconf-pkg-config pkgconf
     pkg-config --exists libseccomp 2>/dev/null || package libseccomp-dev 'libseccomp-devel libseccomp-static glibc-static' libseccomp
 }
@@ -59,39 +61,68 @@ to_test() {
     command -v npm >/dev/null 2>&1 || package 'nodejs npm' 'nodejs npm' 'nodejs npm'
 }
 
-# Installs the packages that are its arguments; asks first unless $yes is set.
+# Installs packages: install_packages [WHY LIST]…; asks first unless $yes is set.
 install_packages() {
-    [ $# -gt 0 ] || return 0
+    missing='' reasons=''
+    while [ $# -gt 0 ]; do
+        list=$(echo $2)
+        if [ -n "$list" ]; then missing="$missing $list" reasons="$reasons
+  $1: $list"; fi
+        shift 2
+    done
+    missing=${missing# }
+    [ -n "$missing" ] || return 0
     case $(package_manager) in
         apt-get) update='apt-get update -qq' install='apt-get install -y -qq --no-install-recommends' ;;
-        dnf) update=true install='dnf install -y -q' ;;
-        pacman) update=true install='pacman -S --needed --noconfirm' ;;
-        *) fail "missing: $*. No package manager known here (apt, dnf, pacman): install these yourself." ;;
+        dnf) update='' install='dnf install -y -q' ;;
+        pacman) update='' install='pacman -S --needed --noconfirm' ;;
+        *) fail "packages are missing:$reasons
+No package manager known here (apt, dnf, pacman): install these yourself." ;;
     esac
-    sudo=
+    sudo=''
     if [ "$(id -u)" != 0 ]; then
-        command -v sudo >/dev/null 2>&1 || fail "missing: $*. As root: $install $*"
-        sudo=sudo
+        command -v sudo >/dev/null 2>&1 || fail "packages are missing:$reasons
+As root: $install $missing"
+        sudo='sudo '
     fi
     if [ -z "${yes:-}" ]; then
-        [ -t 0 ] || fail "missing: $*. Start with -y to install, or yourself: $sudo $install $*"
-        printf '%s\n' "Needed and not installed: $*" >&2
-        printf '%s' "Run \"$sudo $install $*\"? [y/N] " >&2
-        read -r answer
-        case $answer in y | Y | yes) ;; *) fail "nothing was installed" ;; esac
+        [ -t 0 ] || fail "packages are missing:$reasons
+Start with -y to install them, or yourself: $sudo$install $missing"
+        say "packages are missing:$reasons"
+        printf '%s' "Run \"${update:+$sudo$update && }$sudo$install $missing\"? [y/N] " >&2
+        read -r answer || answer=''
+        case $answer in y | Y | yes | Yes) ;; *) fail "nothing was installed, so it ends here" ;; esac
     fi
-    $sudo $update >&2
-    $sudo $install "$@" >&2
+    say "installing packages"
+    failed="the packages could not be installed: $sudo$install $missing"
+    status=0
+    [ -z "$update" ] || $sudo$update >/dev/null || status=$?
+    # 100 is apt-get's own: one source of several that does not answer need not matter.
+    case $status in
+        0) ;;
+        100) say "going on with the lists of packages that are there" ;;
+        *) fail "$failed" ;;
+    esac
+    $sudo$install $missing >/dev/null || fail "$failed"
 }
 
-# Cargo, new enough, in an environment that links the program statically, at a fixed address, where the system has what
-# that takes: it then starts faster, and its part in the sandbox needs no library there (docs/decisions/0004-static.md).
-cargo_setup() {
+# Rust, new enough. Asked for before anything is installed: it is the one thing that is not.
+find_rust() {
+    # A terminal that is older than rustup's installation does not have it on PATH.
+    command -v cargo >/dev/null 2>&1 || PATH="$PATH:${CARGO_HOME:-$HOME/.cargo}/bin"
     command -v cargo >/dev/null 2>&1 || fail "cargo was not found: install Rust (https://rustup.rs), then start this again"
     wanted=$(sed -n 's/^rust-version = "\(.*\)"/\1/p' "$root/Cargo.toml")
     found=$(rustc --version | cut -d' ' -f2)
-    [ "$(printf '%s\n' "$wanted" "$found" | sort -V | head -n 1)" = "$wanted" ] ||
-        fail "Rust $wanted or later is needed and this is $found: run \"rustup update\""
+    [ -n "$found" ] || fail "rustc does not work: Rust $wanted or later is needed"
+    [ "$(printf '%s\n' "$wanted" "$found" | sort -V | head -n 1)" = "$wanted" ] && return
+    remedy='install it with rustup (https://rustup.rs)'
+    if command -v rustup >/dev/null 2>&1; then remedy='run "rustup update"'; fi
+    fail "Rust $wanted or later is needed and this is $found: $remedy"
+}
+
+# Cargo's environment: it links the program statically, at a fixed address, where the system has what that takes. It then
+# starts faster, and its part in the sandbox needs no library there (docs/decisions/0004-static.md).
+cargo_setup() {
     host=$(rustc -vV | sed -n 's/^host: //p')
     libdir=$(pkg-config --variable=libdir libseccomp)
     release="$root/target/release"
@@ -102,4 +133,17 @@ cargo_setup() {
     export RUSTFLAGS="${RUSTFLAGS:-} -C target-feature=+crt-static -C relocation-model=static"
     target="--target=$host"
     release="$root/target/$host/release"
+}
+
+# The release binaries, in $release; cargo shows what it does as long as there are none.
+build() {
+    find_rust
+    install_packages "$@"
+    cargo_setup
+    quiet=--quiet
+    if [ ! -x "$release/claude-isolated" ]; then
+        say "building, which takes a minute or two"
+        quiet=''
+    fi
+    (cd "$root" && cargo build $quiet --release --bins $target) || fail "the build failed"
 }
