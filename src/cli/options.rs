@@ -27,6 +27,7 @@ const AFTER: &str = "\
 Options are recognised anywhere before `--`. Every other argument goes to claude, in order, and so
 does everything after `--`: put `--` before text that comes from elsewhere.
 
+NAME: home-lan, attached, lateral, allowlist-only, offline, or your own; claude-isolatedctl rulesets
 DEST: 10.10.10.1  10.10.10.10:445/tcp  [fd43::10]:2049  192.168.7.0/28:5064-5065/udp  nas.lan:445
 Without a port every protocol is allowed, with one only that port (TCP unless it says /udp).
 PORT: 3000  53/udp  8080:80, the host's first; published also 0.0.0.0:3000, for the LAN, and auto
@@ -41,7 +42,9 @@ Examples:
   claude-isolated -x npm test                another program
   claude-isolated -- --help                  claude's own help
 
-Configuration: /etc/claude-isolated/config.toml, then ~/.config/claude-isolated/config.toml";
+While it runs: claude-isolatedctl watch shows what is blocked, and allow DEST lets it pass
+Configuration: /etc/claude-isolated/config.toml, then ~/.config/claude-isolated/config.toml
+Exit status: the program's own; 125 where it was not started, with one line that says why";
 
 /// The command as clap knows it. Every option has a long spelling.
 pub fn command() -> Command {

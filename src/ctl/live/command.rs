@@ -17,6 +17,10 @@ use crate::policy::explain::Question;
 /// Options of claude-isolated that `explain` has.
 const LAUNCH: [&str; 2] = ["policy", "allow"];
 
+/// As the configuration and `--allow` of claude-isolated have it.
+const DEST: &str =
+    "nas.lan, 10.10.10.10:445, [fd43::10]:2049/udp; without a port every protocol, ICMP included";
+
 pub fn commands() -> [Command; 11] {
     let json = Arg::new("json")
         .long("json")
@@ -70,7 +74,7 @@ pub fn commands() -> [Command; 11] {
             .about("Show what is blocked, as it happens")
             .arg(json.clone()),
         either(Command::new("log"))
-            .about("Show what was blocked")
+            .about("Show what was blocked, by a run that has ended, too")
             .arg(json.clone()),
         Command::new("explain")
             .about("Say what happens to packets for DEST[:PORT][/PROTO], and why")
@@ -88,13 +92,13 @@ pub fn commands() -> [Command; 11] {
             .arg(json),
         Command::new("allow")
             .about("Let a running sandbox reach a destination")
-            .arg(entry("As in --allow of claude-isolated"))
+            .arg(entry(DEST))
             .arg(id.clone())
             .arg(limit)
             .arg(save.clone()),
         Command::new("deny")
             .about("Block a destination, and connections to it that exist")
-            .arg(entry("As in --allow of claude-isolated"))
+            .arg(entry(DEST))
             .arg(id.clone())
             .arg(save.clone()),
         Command::new("forget")
@@ -104,7 +108,7 @@ pub fn commands() -> [Command; 11] {
         Command::new("publish")
             .about("Make a port of the sandbox reachable on this machine's loopback addresses")
             .arg(
-                port("PORT or HOST:SANDBOX, as in --publish of claude-isolated")
+                port("3000, 53/udp, or 8080:80: this machine's first; 0.0.0.0:3000 is for the network, too")
                     .value_parser(ValueParser::new(parsed::<Publish>)),
             )
             .arg(id.clone())
@@ -112,7 +116,7 @@ pub fn commands() -> [Command; 11] {
         Command::new("host-port")
             .about("Make a port of this machine's loopback addresses reachable in the sandbox")
             .arg(
-                port("PORT or PORT/udp, as in --host-port of claude-isolated")
+                port("5432, 53/udp, or 5432:15432: this machine's first")
                     .value_parser(ValueParser::new(parsed::<HostPort>)),
             )
             .arg(id)
