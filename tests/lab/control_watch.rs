@@ -9,6 +9,7 @@ use crate::harness::command::spawn;
 use crate::harness::desk::LIMIT;
 use crate::harness::mounts::{CTL, PROBE};
 use crate::harness::running::{Sandbox, ctl, json, run_ctl};
+use crate::harness::tmux::Tmux;
 use crate::harness::{Desk, ONCE, Scenario, eventually, run, scenario};
 
 pub const ALL: &[Scenario] = &[
@@ -18,51 +19,6 @@ pub const ALL: &[Scenario] = &[
     scenario!(nothing_wakes_the_supervisor_of_an_idle_sandbox),
     scenario!(a_flood_reaches_those_who_watch_now_and_then, ONCE),
 ];
-
-/// A terminal that knows where its lines are.
-struct Tmux<'a> {
-    desk: &'a Desk,
-    socket: String,
-}
-
-impl<'a> Tmux<'a> {
-    fn open(desk: &'a Desk, columns: u16, rows: u16, program: &str) -> Result<Self> {
-        let socket = desk.home.join("tmux").display().to_string();
-        let tmux = Tmux { desk, socket };
-        let (columns, rows) = (columns.to_string(), rows.to_string());
-        let size = ["-x", &columns, "-y", &rows];
-        let start = [
-            &["-f", "/dev/null", "new-session", "-d"][..],
-            &size,
-            &[program],
-        ]
-        .concat();
-        tmux.run(&start)?;
-        // The screen stays when the program has ended.
-        tmux.run(&["set-option", "-g", "remain-on-exit", "on"])?;
-        Ok(tmux)
-    }
-
-    fn run(&self, args: &[&str]) -> Result<String> {
-        let mut command = self.desk.user("/usr/bin/tmux");
-        run(command.args(["-S", &self.socket]).args(args), LIMIT)?.ok()
-    }
-
-    fn screen(&self) -> Result<String> {
-        Ok(self.run(&["capture-pane", "-p"])?.trim_end().to_owned())
-    }
-
-    fn see(&self, what: &str, wanted: impl Fn(&str) -> bool) -> Result<String> {
-        let found = eventually(what, LIMIT, || self.screen().ok().filter(|s| wanted(s)));
-        found.with_context(|| format!("the screen: {}", self.screen().unwrap_or_default()))
-    }
-}
-
-impl Drop for Tmux<'_> {
-    fn drop(&mut self) {
-        let _ = self.run(&["kill-server"]);
-    }
-}
 
 /// Lines about destinations: the count, and the rest.
 fn lines(screen: &str) -> Vec<(u64, &str)> {

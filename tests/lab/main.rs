@@ -43,6 +43,7 @@ mod on_block;
 mod ports;
 mod process;
 mod reachability;
+mod readme;
 mod refusals;
 mod rulesets;
 mod signing;
@@ -105,6 +106,7 @@ const SCENARIOS: &[&[Scenario]] = &[
     syscalls::ALL,
     tools::ALL,
     day::ALL,
+    readme::ALL,
     signing::ALL,
     abstract_sockets::ALL,
 ];

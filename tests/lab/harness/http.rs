@@ -15,13 +15,17 @@ use super::network::{Host, on};
 pub fn serve(host: &Host, root: PathBuf) -> Result<String> {
     let listener = on(host.name, || TcpListener::bind(("::", 0)))??;
     let port = listener.local_addr()?.port();
+    serve_on(listener, root);
+    Ok(format!("http://{}:{port}", host.v4))
+}
+
+pub fn serve_on(listener: TcpListener, root: PathBuf) {
     thread::spawn(move || {
         for stream in listener.incoming().flatten() {
             let root = root.clone();
             thread::spawn(move || answer(stream, &root));
         }
     });
-    Ok(format!("http://{}:{port}", host.v4))
 }
 
 /// One request a connection.

@@ -15,6 +15,7 @@ pub mod pty;
 pub mod runner;
 pub mod running;
 pub mod services;
+pub mod tmux;
 
 use std::io::{BufRead, BufReader};
 use std::path::Path;

@@ -50,7 +50,8 @@ pub fn start() -> Result<()> {
     Ok(())
 }
 
-fn serve(address: &str, number: u8) -> Result<()> {
+/// On port 53 of an address, in the calling thread's network.
+pub fn serve(address: &str, number: u8) -> Result<()> {
     let at = target(address, 53)?;
     let (datagrams, connections) = (UdpSocket::bind(at)?, TcpListener::bind(at)?);
     thread::spawn(move || {

@@ -1,6 +1,7 @@
 //! A sandbox that runs while a scenario asks it, and `claude-isolatedctl` beside it.
 
 use std::fs;
+use std::os::unix::fs::PermissionsExt;
 use std::path::PathBuf;
 use std::process::Command;
 
@@ -10,7 +11,7 @@ use serde_json::Value;
 
 use super::command::{Done, Running, spawn};
 use super::desk::LIMIT;
-use super::mounts::{CTL, PROBE};
+use super::mounts::{CTL, PROBE, path_variable};
 use super::probe::Answers;
 use super::{Desk, eventually, run};
 
@@ -49,15 +50,43 @@ pub fn ids(desk: &Desk) -> Result<Vec<String>> {
     ids.map(|run| id(run).context("no id")).collect()
 }
 
+/// A script as `~/.local/bin/claude`; gives its directory.
+pub fn install_claude(desk: &Desk, script: &str) -> Result<String> {
+    let bin = desk.home.join(".local/bin");
+    fs::create_dir_all(&bin)?;
+    fs::write(bin.join("claude"), format!("#!/bin/bash\n{script}\n"))?;
+    fs::set_permissions(bin.join("claude"), fs::Permissions::from_mode(0o755))?;
+    Ok(bin.display().to_string())
+}
+
 impl Sandbox {
     pub fn start(desk: &Desk, options: &[&str]) -> Result<Sandbox> {
-        let before = ids(desk)?;
-        let dir = desk.work.join(format!("obey-{}", before.len()));
-        let _ = fs::remove_dir_all(&dir);
-        fs::create_dir_all(&dir)?;
+        let dir = Self::directory(desk)?;
         let path = dir.to_str().context("not UTF-8")?;
         let args = ["-x", "/bin/bash", "-c", OBEY, "bash", path];
-        let running = spawn(&mut desk.program(&[options, &args].concat()))?;
+        Self::begun(desk, desk.program(&[options, &args].concat()), dir)
+    }
+
+    /// The same with a program that is called `claude` and lies where its installer puts it.
+    pub fn start_claude(desk: &Desk, options: &[&str]) -> Result<Sandbox> {
+        let dir = Self::directory(desk)?;
+        let script = format!("set -- {}\n{OBEY}", dir.display());
+        let bin = install_claude(desk, &script)?;
+        let mut command = desk.program(options);
+        command.env("PATH", format!("{bin}:{}", path_variable()));
+        Self::begun(desk, command, dir)
+    }
+
+    fn directory(desk: &Desk) -> Result<PathBuf> {
+        let dir = desk.work.join(format!("obey-{}", ids(desk)?.len()));
+        let _ = fs::remove_dir_all(&dir);
+        fs::create_dir_all(&dir)?;
+        Ok(dir)
+    }
+
+    fn begun(desk: &Desk, mut command: Command, dir: PathBuf) -> Result<Sandbox> {
+        let before = ids(desk)?;
+        let running = spawn(&mut command)?;
         eventually("the program runs", LIMIT, || {
             dir.join("begun").exists().then_some(())
         })?;
