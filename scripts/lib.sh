@@ -79,6 +79,10 @@ install_packages() {
         *) fail "packages are missing:$reasons
 No package manager known here (apt, dnf, pacman): install these yourself." ;;
     esac
+    case $update,$missing in
+        apt-get*openssh-server*) reasons="$reasons
+Debian starts the server of openssh-server; \"systemctl disable --now ssh\" as root ends it." ;;
+    esac
     sudo=''
     if [ "$(id -u)" != 0 ]; then
         command -v sudo >/dev/null 2>&1 || fail "packages are missing:$reasons
