@@ -35,6 +35,7 @@ to_run() {
 to_test() {
     command -v nft >/dev/null 2>&1 || [ -x /usr/sbin/nft ] || package nftables nftables nftables
     command -v ip >/dev/null 2>&1 || package iproute2 iproute iproute2
+    command -v sysctl >/dev/null 2>&1 || [ -x /usr/sbin/sysctl ] || package procps procps-ng procps-ng
     command -v ping >/dev/null 2>&1 || package iputils-ping iputils iputils
     command -v strace >/dev/null 2>&1 || package strace strace strace
     command -v unshare >/dev/null 2>&1 || package util-linux util-linux util-linux
