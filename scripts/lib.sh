@@ -37,6 +37,9 @@ to_test() {
     command -v ip >/dev/null 2>&1 || package iproute2 iproute iproute2
     command -v sysctl >/dev/null 2>&1 || [ -x /usr/sbin/sysctl ] || package procps procps-ng procps-ng
     command -v ping >/dev/null 2>&1 || package iputils-ping iputils iputils
+    # nft reads the names of protocols there.
+    [ -e /etc/protocols ] || package netbase setup iana-etc
+    command -v gdb >/dev/null 2>&1 || package gdb gdb gdb
     command -v strace >/dev/null 2>&1 || package strace strace strace
     command -v unshare >/dev/null 2>&1 || package util-linux util-linux util-linux
     command -v ssh-agent >/dev/null 2>&1 || package openssh-client openssh-clients openssh
