@@ -11,6 +11,7 @@ use anyhow::{Context, Result, ensure};
 use nix::sys::signal::{Signal, kill};
 
 use crate::harness::command::tool;
+use crate::harness::desk::replace;
 use crate::harness::live::Live;
 use crate::harness::nameserver::WHO;
 use crate::harness::network::{another_desk, another_host, here, sysctl};
@@ -295,6 +296,7 @@ fn a_table_that_cannot_be_written_ends_the_program(desk: &Desk) -> Result<()> {
 /// A second after a change of the network: /etc/hosts stands for another network's resolver.
 fn allowed_names_follow_the_host(desk: &Desk) -> Result<()> {
     before(desk)?;
+    replace("/etc/hosts", "")?;
     let hosts = |line: &str| fs::write("/etc/hosts", format!("127.0.0.1 localhost\n{line}\n"));
     hosts("10.10.10.10 moving.lan")?;
     desk.config("on-block = \"reject\"\nallow = [\"moving.lan:80\", \"10.10.10.10:80\"]")?;

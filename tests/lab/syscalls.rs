@@ -163,9 +163,10 @@ const ATTEMPTS: &[&str] = &[
 
 fn nested_capabilities_end_at_the_sandbox(desk: &Desk) -> Result<()> {
     desk.config("[sandbox]\nnested = true")?;
-    // Root of a namespace it is: what is its own can be changed.
+    // Root of a namespace it is: what is its own can be changed. (mount(8) would repeat an option `uid=` of the whole file
+    // system, which the namespace does not have where an ordinary user runs the tests.)
     let own = "for t in mount umount ip nft nsenter; do command -v $t; done; \
-        mkdir /tmp/m && mount -t tmpfs none /tmp/m && mount -o remount,ro /tmp/m && umount /tmp/m && \
+        mkdir /tmp/m && mount -t tmpfs none /tmp/m && mount -o remount,bind,ro /tmp/m && umount /tmp/m && \
         ip link add more type veth && ip link set lo down";
     desk.shell(
         &[],

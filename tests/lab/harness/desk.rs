@@ -169,7 +169,7 @@ fn add_line(path: &str, line: &str) -> Result<()> {
 }
 
 /// The machine's file may belong to a user whom the lab does not know: it is replaced, not written to.
-fn replace(path: &str, text: &str) -> Result<()> {
+pub fn replace(path: &str, text: &str) -> Result<()> {
     let _ = fs::remove_file(path);
     fs::write(path, text).with_context(|| format!("cannot write {path}"))
 }

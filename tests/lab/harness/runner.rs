@@ -136,8 +136,10 @@ fn in_own_process(title: &str) -> Result<()> {
     // A child inherits the network namespace of the thread that starts it.
     let running = network::on("desk", || {
         command::spawn(
-            Command::new("unshare")
+            // Without the terminal of whoever runs the tests: a program asks nobody there.
+            Command::new("setsid")
                 .args([
+                    "unshare",
                     "-mpf",
                     "--mount-proc",
                     "--kill-child",
