@@ -101,7 +101,7 @@ Start with -y to install them, or yourself: $sudo$install $missing"
         read -r answer || answer=''
         case $answer in y | Y | yes | Yes) ;; *) fail "nothing was installed, so it ends here" ;; esac
     fi
-    say "installing packages"
+    say "installing packages, which can take some minutes"
     failed="the packages could not be installed: $sudo$install $missing"
     status=0
     [ -z "$update" ] || $sudo$update >/dev/null || status=$?
