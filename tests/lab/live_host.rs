@@ -11,11 +11,11 @@ use anyhow::{Context, Result, ensure};
 use nix::sys::signal::{Signal, kill};
 
 use crate::harness::command::tool;
-use crate::harness::desk::replace;
+use crate::harness::desk::{LIMIT, replace};
 use crate::harness::live::Live;
 use crate::harness::nameserver::WHO;
 use crate::harness::network::{another_desk, another_host, here, sysctl};
-use crate::harness::{Desk, ONCE, Scenario, scenario};
+use crate::harness::{Desk, ONCE, Scenario, eventually, scenario};
 use crate::readme::README;
 
 pub const ALL: &[Scenario] = &[
@@ -55,7 +55,7 @@ fn before(desk: &Desk) -> Result<u8> {
     // Refused at once, where a drop would be waited for.
     desk.config("on-block = \"reject\"\nallow = [\"10.10.10.10\"]")?;
     let questions = ["tcp/198.51.1.10/80", "tcp/203.0.113.10/80"].map(String::from);
-    crate::harness::eventually("the other host is up", crate::harness::desk::LIMIT, || {
+    eventually("the other host is up", LIMIT, || {
         let answers = desk.reach_outside(&questions).ok()?;
         let open = answers.0.values().all(|a| a.is_open());
         open.then_some(own)
@@ -223,7 +223,10 @@ fn a_host_that_cannot_be_read_closes_the_network_until_it_can(desk: &Desk) -> Re
     here("addr add 198.51.1.50/24 dev eth0\n")?;
     live.blocked(&[&network(1), &network(2), "203.0.113.10"])?;
     live.open(&["10.10.10.10"])?;
-    let said = live.stderr();
+    // It closes first, and says so then.
+    let said = eventually("it says why", LIMIT, || {
+        Some(live.stderr()).filter(|said| said.ends_with('\n'))
+    })?;
     ensure!(
         said.lines().count() == 1 && said.contains("Too many open files") && said.contains("only"),
         "{said}"
