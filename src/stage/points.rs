@@ -8,10 +8,11 @@
 use std::fs::File;
 use std::path::{Path, PathBuf};
 
-use nix::fcntl::{Flock, FlockArg};
-use nix::unistd::getuid;
+use nix::fcntl::{AT_FDCWD, Flock, FlockArg, OFlag, OpenHow, ResolveFlag, openat2};
+use nix::unistd::{UnlinkatFlags, getuid, unlinkat};
 
 use crate::config::directories;
+use crate::sandbox::layout::resolve;
 
 #[derive(Debug, Default)]
 pub struct Points {
@@ -31,7 +32,12 @@ impl Points {
 
     /// What bwrap will make.
     pub fn note(&mut self, dirs: &[PathBuf]) {
-        self.dirs.extend_from_slice(dirs);
+        let real = |dir: &PathBuf| {
+            let there = dir.ancestors().find(|above| above.exists())?;
+            let missing = dir.strip_prefix(there).ok()?;
+            Some(resolve(there).ok()?.join(missing))
+        };
+        self.dirs.extend(dirs.iter().filter_map(real));
     }
 }
 
@@ -39,12 +45,23 @@ impl Drop for Points {
     fn drop(&mut self) {
         let alone = |lock: &Flock<File>| lock.relock(FlockArg::LockExclusiveNonblock).is_ok();
         if !self.dirs.is_empty() && self.lock.as_ref().is_some_and(alone) {
-            // One that has got something in it stays.
-            self.dirs
-                .iter()
-                .for_each(|dir| drop(std::fs::remove_dir(dir)));
+            for dir in &self.dirs {
+                let _ = remove(dir);
+            }
         }
     }
+}
+
+/// One that has got something in it stays. The sandbox could write around it, so no link of its making leads elsewhere.
+fn remove(dir: &Path) -> nix::Result<()> {
+    let (Some(parent), Some(name)) = (dir.parent(), dir.file_name()) else {
+        return Ok(());
+    };
+    let how = OpenHow::new()
+        .flags(OFlag::O_PATH | OFlag::O_DIRECTORY | OFlag::O_CLOEXEC)
+        .resolve(ResolveFlag::RESOLVE_NO_SYMLINKS);
+    let parent = openat2(AT_FDCWD, parent, how)?;
+    unlinkat(parent, name, UnlinkatFlags::RemoveDir)
 }
 
 #[cfg(test)]
@@ -68,8 +85,14 @@ mod tests {
         };
         let (own, used) = (dir("own"), dir("used"));
         fs::write(used.join("x"), "").unwrap();
-        drop(hold(&[own.clone(), used.clone()]));
+        let elsewhere = dir("elsewhere/sub");
+        let replaced = dir("replaced/sub");
+        let held = hold(&[own.clone(), used.clone(), replaced.clone()]);
+        fs::remove_dir_all(replaced.parent().unwrap()).unwrap();
+        std::os::unix::fs::symlink("elsewhere", replaced.parent().unwrap()).unwrap();
+        drop(held);
         assert!(!own.exists() && used.join("x").exists());
+        assert!(elsewhere.exists(), "a link leads to it");
 
         let (first, second) = (dir("first"), dir("second"));
         let (one, two) = (
