@@ -172,8 +172,13 @@ impl Layout {
 
     /// Takes the mount at `path` out where a bind is around it.
     pub fn take_back_from_bind(&mut self, path: &Path) {
-        let parent = path.parent().and_then(|dir| self.over(dir));
-        if matches!(parent, Some(Mount::Bind { .. })) {
+        // A directory in a bind is the bind's.
+        let mut around: Vec<&Mount> = self.mounts.iter().collect();
+        around.retain(|mount| {
+            path != mount.to() && path.starts_with(mount.to()) && !matches!(mount, Mount::Dir(_))
+        });
+        let deepest = around.iter().max_by_key(|m| m.to().components().count());
+        if matches!(deepest, Some(Mount::Bind { .. })) {
             self.mounts.retain(|mount| mount.to() != path);
         }
     }

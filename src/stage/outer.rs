@@ -68,7 +68,6 @@ fn start(launch: &Launch, around: &Surroundings) -> Result<i32> {
             bail!("the sandbox's network cannot be set up{no_tun}");
         }
     }
-    let mut points = Points::hold(&around.directories.runtime);
     let mut made = Made::default();
     let origin = Origin::leave()?;
     let found = Found::look(launch, around);
@@ -87,6 +86,7 @@ fn start(launch: &Launch, around: &Surroundings) -> Result<i32> {
     // Before the mounts are decided on: what is not there could not be hidden. Where it fails, the control socket does,
     // and that says why.
     let _ = directories::private(&around.directories.runtime, getuid());
+    let mut points = Points::hold(&around.directories.runtime);
     let prepared = prepare::prepare(launch, around, found)?;
     prepare::require_all(&prepared.missing)?;
     let program = prepared.program.to_string_lossy().into_owned();
