@@ -94,6 +94,7 @@ fn start(channel: &Channel, given: Given, alone: bool) -> Result<Option<Pid>> {
     system::close_on_exec_from(3)?;
     namespace::own_proc()?;
     namespace::restore_host_facts(&plan)?;
+    namespace::fit_tcp();
     let pings = std::fs::write("/proc/sys/net/ipv4/ping_group_range", "0 0");
     let no_ping = pings
         .err()

@@ -165,9 +165,37 @@ pub fn try_proc() -> i32 {
     i32::from(mounted().is_err())
 }
 
+/// Gives connections of the namespace a congestion control that does well with pasta, where the host's does not
+/// (docs/decisions/0021-congestion-control.md). Where it cannot be written, the host's stays.
+pub fn fit_tcp() {
+    const SETTING: &str = "/proc/sys/net/ipv4/tcp_congestion_control";
+    let current = std::fs::read_to_string(SETTING).unwrap_or_default();
+    // The kernel leaves the choice of one that the host has not allowed to the host; `reno` is always allowed.
+    let mut names = instead_of(current.trim()).iter();
+    names.find(|name| std::fs::write(SETTING, name).is_ok());
+}
+
+/// What to try in the place of a congestion control: those that wait for acknowledgements, and no others, stay.
+fn instead_of(current: &str) -> &'static [&'static str] {
+    match current {
+        "" | "cubic" | "reno" => &[],
+        _ => &["cubic", "reno"],
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn congestion_controls_with_a_model_of_the_path_are_replaced() {
+        for current in ["bbr", "bbr3", "vegas"] {
+            assert_eq!(instead_of(current), ["cubic", "reno"]);
+        }
+        for current in ["cubic", "reno", ""] {
+            assert!(instead_of(current).is_empty());
+        }
+    }
 
     #[test]
     fn only_what_hides_part_of_proc_counts_as_a_mask() {

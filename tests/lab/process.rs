@@ -17,11 +17,20 @@ pub const ALL: &[Scenario] = &[
     scenario!(kernel_settings_are_read_only, EVERYONE),
     scenario!(processes_of_the_desk_are_not_visible, EVERYONE),
     scenario!(the_environment_is_the_users, EVERYONE),
+    scenario!(its_connections_wait_for_acknowledgements, EVERYONE),
     scenario!(dangerous_calls_are_refused, EVERYONE),
     scenario!(foreign_system_call_tables_are_refused),
 ];
 
 const BOTH: [&[&str]; 2] = [&[], &["-F"]];
+
+/// Whatever the host has: with BBR, uploads through pasta stall.
+fn its_connections_wait_for_acknowledgements(desk: &Desk) -> Result<()> {
+    let kind = "cat /proc/sys/net/ipv4/tcp_congestion_control";
+    let inside = desk.shell(&[], kind)?.ok()?;
+    ensure!(["cubic\n", "reno\n"].contains(&&*inside), "{inside:?}");
+    Ok(())
+}
 
 fn ids_are_the_users_and_capabilities_are_gone(desk: &Desk) -> Result<()> {
     for options in BOTH {
