@@ -100,12 +100,14 @@ impl Bound {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Cover {
     pub at: PathBuf,
+    /// What the host calls what is under it.
+    pub on: PathBuf,
     pub what: Covered,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Covered {
-    /// The host's file reads as empty.
+    /// The host's file or directory reads as empty.
     Hidden,
     /// It cannot be written, although its directory can.
     ReadOnly,
@@ -253,8 +255,13 @@ impl Layout {
             let Mount::Bind { access, .. } = below else {
                 return None;
             };
+            let at = mount.to().to_path_buf();
+            let on = self.source_of(at.parent()?).join(at.file_name()?);
             let what = match mount {
                 Mount::Null(_) => Covered::Hidden,
+                // What is to stay missing could be written.
+                Mount::Empty(_) if !on.exists() => Covered::ReadOnly,
+                Mount::Empty(_) => Covered::Hidden,
                 Mount::Data { .. } => Covered::Own,
                 Mount::Bind {
                     access: Access::ReadOnly,
@@ -262,8 +269,7 @@ impl Layout {
                 } if *access != Access::ReadOnly => Covered::ReadOnly,
                 _ => return None,
             };
-            let at = mount.to().to_path_buf();
-            Some(Cover { at, what })
+            Some(Cover { at, on, what })
         };
         self.mounts.iter().filter_map(cover).collect()
     }

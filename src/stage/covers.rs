@@ -1,9 +1,9 @@
-//! Tells when a mount that hides or protects a single file of the host's has gone: the kernel takes it away where the file
-//! under it is replaced or removed outside (`detach_mounts`), as most editors do when they save.
+//! Tells when a mount that hides or protects a single file or directory of the host's has gone: the kernel takes it away
+//! where what is under it is replaced or removed outside (`detach_mounts`), as most editors do when they save.
 //!
 //! Nothing can put it back in time: what is told here has happened.
 
-use std::collections::HashSet;
+use std::collections::{HashMap, HashSet};
 use std::fs::File;
 use std::io::{Read, Seek};
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd, RawFd};
@@ -19,18 +19,36 @@ use crate::sandbox::layout::{Cover, Covered};
 pub struct Covers {
     /// The sandbox's `/proc/self/mountinfo`: exceptional where mounts have come or gone (proc_pid_mountinfo(5)).
     mounts: File,
-    there: Vec<Cover>,
+    there: Vec<(Id, Cover)>,
 }
+
+/// A mount's number and its device, in mountinfo's words. The program can rename a directory above a mount, which goes
+/// along; and a number that has become free is given to the next mount.
+type Id = (Vec<u8>, Vec<u8>);
 
 impl Covers {
     /// `mounts` as the sandbox's first process has opened it. With it: a line for each cover that has gone already.
     pub fn start(mounts: OwnedFd, covers: Vec<Cover>) -> (Self, Vec<String>) {
-        let mut covers = Covers {
+        let mut watched = Covers {
             mounts: mounts.into(),
-            there: covers,
+            there: Vec::new(),
         };
-        let gone = covers.gone();
-        (covers, gone)
+        if covers.is_empty() {
+            return (watched, Vec::new());
+        }
+        let mounts = match watched.mounts() {
+            Ok(mounts) => mounts,
+            Err(e) => return (watched, vec![unwatched(&e)]),
+        };
+        let ids: HashMap<PathBuf, Id> = mounts.into_iter().map(|(id, at)| (at, id)).collect();
+        let mut gone = Vec::new();
+        for cover in covers {
+            match ids.get(&cover.at) {
+                Some(id) => watched.there.push((id.clone(), cover)),
+                None => gone.push(line(&cover)),
+            }
+        }
+        (watched, gone)
     }
 
     /// What to wait for, where there is anything to watch over.
@@ -48,34 +66,33 @@ impl Covers {
     }
 
     fn gone(&mut self) -> Vec<String> {
-        if self.there.is_empty() {
-            return Vec::new();
-        }
-        match self.points() {
-            Ok(points) => {
+        match self.mounts() {
+            Ok(mounts) => {
+                let ids: HashSet<Id> = mounts.into_iter().map(|(id, _)| id).collect();
                 let all = std::mem::take(&mut self.there).into_iter();
-                let (there, gone): (Vec<_>, Vec<_>) =
-                    all.partition(|cover| points.contains(&cover.at));
+                let (there, gone): (Vec<_>, Vec<_>) = all.partition(|(id, _)| ids.contains(id));
                 self.there = there;
-                gone.iter().map(line).collect()
+                gone.iter().map(|(_, cover)| line(cover)).collect()
             }
             Err(e) => {
                 self.there.clear();
-                vec![format!(
-                    "{e:#}: files that are replaced outside are not told"
-                )]
+                vec![unwatched(&e)]
             }
         }
     }
 
-    fn points(&mut self) -> Result<HashSet<PathBuf>> {
+    fn mounts(&mut self) -> Result<Vec<(Id, PathBuf)>> {
         let mut text = Vec::new();
         self.mounts
             .rewind()
             .and_then(|()| self.mounts.read_to_end(&mut text))
             .context("cannot read the sandbox's mounts")?;
-        Ok(points(&text))
+        Ok(parse(&text))
     }
+}
+
+fn unwatched(why: &anyhow::Error) -> String {
+    format!("{why:#}: what is replaced outside is not told")
 }
 
 fn line(cover: &Cover) -> String {
@@ -95,14 +112,17 @@ fn line(cover: &Cover) -> String {
     }
 }
 
-/// The mount points of a mountinfo: the fifth field, with blanks and backslashes as `\ooo`.
-fn points(text: &[u8]) -> HashSet<PathBuf> {
+/// The mounts of a mountinfo, the topmost of one place last. Mount points have blanks and backslashes as `\ooo`.
+fn parse(text: &[u8]) -> Vec<(Id, PathBuf)> {
     let lines = text.split(|byte| *byte == b'\n');
-    let point = |line: &[u8]| {
-        let field = line.split(|byte| *byte == b' ').nth(4)?;
-        Some(unescaped(field))
+    let mount = |line: &[u8]| {
+        let fields: Vec<&[u8]> = line.splitn(6, |byte| *byte == b' ').collect();
+        let [number, _, device, _, point, _] = fields[..] else {
+            return None;
+        };
+        Some(((number.into(), device.into()), unescaped(point)))
     };
-    lines.filter_map(point).collect()
+    lines.filter_map(mount).collect()
 }
 
 fn unescaped(field: &[u8]) -> PathBuf {
@@ -133,10 +153,14 @@ mod tests {
     fn mount_points_of_a_mountinfo() {
         let text = b"36 35 98:0 / / rw,noatime master:1 - ext3 /dev/root rw\n\
             37 36 0:5 /null /srv/a\\040b/.env rw - devtmpfs udev rw\n\
-            38 36 0:5 /x /srv/b\\134c ro - ext4 /dev/sda1 rw\n\nnonsense\n";
-        let found = points(text);
-        let meant = ["/", "/srv/a b/.env", "/srv/b\\c"].map(PathBuf::from);
-        assert_eq!(found, HashSet::from(meant));
+            38 36 8:1 /x /srv/b\\134c ro - ext4 /dev/sda1 rw\n\nnonsense\n";
+        let meant = [
+            ("36", "98:0", "/"),
+            ("37", "0:5", "/srv/a b/.env"),
+            ("38", "8:1", "/srv/b\\c"),
+        ];
+        let meant = meant.map(|(number, device, at)| ((number.into(), device.into()), at.into()));
+        assert_eq!(parse(text), meant);
     }
 
     #[test]

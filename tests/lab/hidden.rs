@@ -14,6 +14,7 @@ use crate::harness::{Desk, EVERYONE, ONCE, Scenario, eventually, run, scenario};
 pub const ALL: &[Scenario] = &[
     scenario!(configured_names_and_paths_read_as_empty, ONCE),
     scenario!(what_is_replaced_outside_is_told),
+    scenario!(a_hidden_directory_that_is_replaced_is_told),
     scenario!(the_kernels_own_files_are_masked, EVERYONE),
     scenario!(our_own_directories_are_never_visible, ONCE),
     scenario!(caches_are_kept_apart_from_the_desks, ONCE),
@@ -54,6 +55,35 @@ fn what_is_replaced_outside_is_told(desk: &Desk) -> Result<()> {
         lines.len() == 2
             && told(lines[0], ".env", "can read what is there")
             && told(lines[1], "isolated.toml", "can write what is there"),
+        "{done:?}"
+    );
+    Ok(())
+}
+
+/// And nothing is said of a file that is hidden still, although the program has renamed the directory around it.
+fn a_hidden_directory_that_is_replaced_is_told(desk: &Desk) -> Result<()> {
+    desk.config("[filesystem]\nhide = [\".env\", \"secrets\"]")?;
+    let (secrets, sub) = (desk.work.join("secrets"), desk.work.join("sub"));
+    for (dir, file) in [(&secrets, "key"), (&sub, ".env")] {
+        fs::create_dir(dir)?;
+        fs::write(dir.join(file), "old\n")?;
+    }
+    // The mounts have been looked at by then.
+    let script = "sleep 0.3; mv sub moved; touch begun; until [ -e replaced ]; do sleep 0.02; done; sleep 0.3; \
+        cat secrets/key moved/.env";
+    let running = spawn(&mut desk.program(&["-x", "/bin/sh", "-c", script]))?;
+    eventually("the program runs", LIMIT, || {
+        desk.work.join("begun").exists().then_some(())
+    })?;
+    fs::remove_dir_all(&secrets)?;
+    fs::create_dir(&secrets)?;
+    fs::write(secrets.join("key"), "new\n")?;
+    fs::write(desk.work.join("replaced"), "")?;
+    let done = running.wait(LIMIT)?;
+    ensure!(done.stdout == "new\n", "{done:?}");
+    let lines: Vec<&str> = done.stderr.lines().collect();
+    ensure!(
+        lines.len() == 1 && lines[0].contains("/secrets was replaced or removed outside"),
         "{done:?}"
     );
     Ok(())
