@@ -9,7 +9,7 @@ use super::early::Early;
 use super::made::Made;
 use super::points::Points;
 use super::prepare::{self, Found, Surroundings};
-use super::start::{self, Interrupted, Origin};
+use super::start::{self, Interrupted, Left, Origin};
 use super::{EXIT_NOT_FOUND, EXIT_OURS, container, dry_run, own, put, say, stdio, supervise};
 use crate::config::directories;
 use crate::launch::files::Cache;
@@ -97,7 +97,8 @@ fn start(launch: &Launch, around: &Surroundings) -> Result<i32> {
     for warning in &prepared.warnings {
         say(warning);
     }
-    points.note(&prepared.points);
-    let running = start::start(&prepared, around, origin, early, made)?;
+    points.note(&prepared.points, &prepared.covers)?;
+    let left = Left { made, points };
+    let running = start::start(&prepared, around, origin, early, left)?;
     supervise::supervise(running, &prepared, around)
 }

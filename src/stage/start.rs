@@ -22,6 +22,7 @@ use super::filter::Filter;
 use super::helpers::Helpers;
 use super::made::Made;
 use super::plan::{Signals, ToInit, fd};
+use super::points::Points;
 use super::prepare::{Prepared, Surroundings};
 use super::spawn::{self, Log};
 use super::watching::Watching;
@@ -85,8 +86,14 @@ pub struct Running {
     pub start_by: Option<Instant>,
     pub watching: Watching,
     pub covers: Option<Covers>,
+    pub left: Left,
+}
+
+/// What is taken away again at the end, when the sandbox has ended.
+pub struct Left {
     /// For the program, until it runs.
     pub made: Made,
+    pub points: Points,
 }
 
 /// What this process was started with, for the program.
@@ -114,7 +121,7 @@ pub fn start(
     around: &Surroundings,
     origin: Origin,
     early: Option<Early>,
-    made: Made,
+    left: Left,
 ) -> Result<Running> {
     // Whatever a helper leaves behind becomes ours, and is ended with it.
     prctl::set_child_subreaper(true)?;
@@ -146,7 +153,7 @@ pub fn start(
             start_by: Some(Instant::now() + LIMIT),
             watching: Watching::start(prepared),
             covers: None,
-            made,
+            left,
         },
         filter: None,
     };

@@ -7,14 +7,16 @@ use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result, ensure};
 
+use crate::harness::command::spawn;
 use crate::harness::desk::LIMIT;
 use crate::harness::mounts::path_variable;
-use crate::harness::{Desk, EVERYONE, ONCE, Scenario, run, scenario};
+use crate::harness::{Desk, EVERYONE, ONCE, Scenario, eventually, run, scenario};
 
 pub const ALL: &[Scenario] = &[
     scenario!(a_start_that_fails_leaves_nothing, EVERYONE),
     scenario!(a_writable_home_gets_no_mount_points, EVERYONE),
     scenario!(a_toolchain_without_a_cache_needs_none, ONCE),
+    scenario!(what_another_sandbox_is_mounted_on_stays, EVERYONE),
 ];
 
 /// Everything in it.
@@ -101,5 +103,35 @@ fn a_toolchain_without_a_cache_needs_none(desk: &Desk) -> Result<()> {
     let mut command = desk.program(&["-x", "/bin/echo", "started"]);
     let done = run(command.env("PATH", path), LIMIT)?;
     ensure!(done.stdout == "started\n", "{done:?}");
+    Ok(())
+}
+
+/// Also where the two have different run-time directories, as with a container that has the same workspace: the first to
+/// end has made the directory that the second keeps from being written.
+fn what_another_sandbox_is_mounted_on_stays(desk: &Desk) -> Result<()> {
+    let start = |name: &str, script: &str| {
+        let runtime = desk.home.join(format!("runtime-{name}"));
+        fs::create_dir(&runtime)?;
+        fs::set_permissions(&runtime, fs::Permissions::from_mode(0o700))?;
+        let wait = format!("touch {name}; until [ -e end-{name} ]; do sleep 0.02; done; {script}");
+        let mut command = desk.program(&["-x", "/bin/bash", "-c", &wait]);
+        let running = spawn(command.env("XDG_RUNTIME_DIR", &runtime))?;
+        eventually("the program runs", LIMIT, || {
+            desk.work.join(name).exists().then_some(())
+        })?;
+        Ok::<_, anyhow::Error>(running)
+    };
+    let end = |name: &str| fs::write(desk.work.join(format!("end-{name}")), "");
+    let hooks = desk.work.join(".git/hooks");
+    let first = start("first", "")?;
+    let plant = "mkdir -p .git/hooks; touch .git/hooks/pre-commit 2>/dev/null && echo planted";
+    let second = start("second", plant)?;
+    end("first")?;
+    let done = first.wait(LIMIT)?;
+    ensure!(done.code() == 0 && done.stderr.is_empty(), "{done:?}");
+    end("second")?;
+    let done = second.wait(LIMIT)?;
+    ensure!(done.stdout.is_empty() && done.stderr.is_empty(), "{done:?}");
+    ensure!(hooks.read_dir()?.next().is_none());
     Ok(())
 }

@@ -60,7 +60,8 @@ pub(super) fn from_init(running: &mut Running, prepared: &Prepared) -> Result<Op
 /// The program runs; `mounts` tells of changes to the sandbox's mounts.
 fn started(running: &mut Running, prepared: &Prepared, mounts: Option<OwnedFd>) {
     running.start_by = None;
-    running.made.keep();
+    running.left.made.keep();
+    running.left.points.made();
     if let Some(mounts) = mounts {
         let (covers, gone) = Covers::start(mounts, prepared.covers.clone());
         gone.iter().for_each(|line| say(line));
