@@ -1,4 +1,4 @@
-//! What a start makes in the user's home, and takes away again where nothing came of it.
+//! What a start makes in the user's home, and takes away again where nothing came of it and no other has found it.
 
 use std::path::{Path, PathBuf};
 
@@ -16,6 +16,10 @@ impl Made {
         let missing: Vec<&Path> = path.ancestors().take_while(missing).collect();
         self.0
             .extend(missing.into_iter().rev().map(Path::to_path_buf));
+    }
+
+    pub fn is_empty(&self) -> bool {
+        self.0.is_empty()
     }
 
     /// The program runs: it is the program's now.

@@ -6,8 +6,6 @@ use anyhow::{Result, bail};
 use nix::unistd::getuid;
 
 use super::early::Early;
-use super::made::Made;
-use super::points::Points;
 use super::prepare::{self, Found, Surroundings};
 use super::start::{self, Interrupted, Left, Origin};
 use super::{EXIT_NOT_FOUND, EXIT_OURS, container, dry_run, own, put, say, stdio, supervise};
@@ -68,25 +66,24 @@ fn start(launch: &Launch, around: &Surroundings) -> Result<i32> {
             bail!("the sandbox's network cannot be set up{no_tun}");
         }
     }
-    let mut made = Made::default();
     let origin = Origin::leave()?;
     let found = Found::look(launch, around);
     let early = Early::start(launch, &found)?;
+    // Before the mounts are decided on: what is not there could not be hidden. Where it fails, the control socket does,
+    // and that says why.
+    let _ = directories::private(&around.directories.runtime, getuid());
+    let mut left = Left::hold(around);
     if !matches!(launch.program, Program::Exec { .. })
-        && let Err(e) = own::create_claude_state(&around.home, &mut made)
+        && let Err(e) = own::create_claude_state(&around.home, &mut left.made)
         && matches!(launch.program, Program::Configured { .. })
     {
         say(&format!("{e:#}: what Claude stores there will be lost"));
     }
     if launch.files.cache == Cache::Private
-        && let Err(e) = own::create_caches(around, &mut made)
+        && let Err(e) = own::create_caches(around, &mut left.made)
     {
         say(&format!("{e:#}: what is downloaded there will be lost"));
     }
-    // Before the mounts are decided on: what is not there could not be hidden. Where it fails, the control socket does,
-    // and that says why.
-    let _ = directories::private(&around.directories.runtime, getuid());
-    let mut points = Points::hold(&around.directories.runtime);
     let prepared = prepare::prepare(launch, around, found)?;
     prepare::require_all(&prepared.missing)?;
     let program = prepared.program.to_string_lossy().into_owned();
@@ -97,8 +94,7 @@ fn start(launch: &Launch, around: &Surroundings) -> Result<i32> {
     for warning in &prepared.warnings {
         say(warning);
     }
-    points.note(&prepared.points, &prepared.covers)?;
-    let left = Left { made, points };
+    left.points.note(&prepared.points, &prepared.covers)?;
     let running = start::start(&prepared, around, origin, early, left)?;
     supervise::supervise(running, &prepared, around)
 }

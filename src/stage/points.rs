@@ -41,6 +41,12 @@ impl Points {
         }
     }
 
+    /// At the end: whether no other launcher has looked meanwhile, or is to before this goes.
+    pub fn alone(&self) -> bool {
+        let alone = |lock: &Flock<File>| lock.relock(FlockArg::LockExclusiveNonblock).is_ok();
+        self.lock.as_ref().is_some_and(alone)
+    }
+
     /// What bwrap will make, and what it will mount on. `Err` where that is about to be removed.
     pub fn note(&mut self, dirs: &[PathBuf], covers: &[Cover]) -> Result<()> {
         for cover in covers {
@@ -88,9 +94,8 @@ fn keep(dir: &Path) -> Result<Option<Flock<File>>> {
 
 impl Drop for Points {
     fn drop(&mut self) {
-        let alone = |lock: &Flock<File>| lock.relock(FlockArg::LockExclusiveNonblock).is_ok();
         self.kept.clear();
-        if !self.dirs.is_empty() && self.lock.as_ref().is_some_and(alone) {
+        if !self.dirs.is_empty() && self.alone() {
             for dir in &self.dirs {
                 let _ = remove(dir);
             }

@@ -96,6 +96,25 @@ pub struct Left {
     pub points: Points,
 }
 
+impl Left {
+    /// Before anything is made, or looked for.
+    pub fn hold(around: &Surroundings) -> Self {
+        Self {
+            made: Made::default(),
+            points: Points::hold(&around.directories.runtime),
+        }
+    }
+}
+
+impl Drop for Left {
+    fn drop(&mut self) {
+        // Another sandbox may have bound it.
+        if !self.made.is_empty() && !self.points.alone() {
+            self.made.keep();
+        }
+    }
+}
+
 /// What this process was started with, for the program.
 pub struct Origin {
     signals: Signals,

@@ -17,6 +17,7 @@ pub const ALL: &[Scenario] = &[
     scenario!(a_writable_home_gets_no_mount_points, EVERYONE),
     scenario!(a_toolchain_without_a_cache_needs_none, ONCE),
     scenario!(what_another_sandbox_is_mounted_on_stays, EVERYONE),
+    scenario!(what_another_sandbox_has_found_stays, ONCE),
 ];
 
 /// Everything in it.
@@ -133,5 +134,31 @@ fn what_another_sandbox_is_mounted_on_stays(desk: &Desk) -> Result<()> {
     let done = second.wait(LIMIT)?;
     ensure!(done.stdout.is_empty() && done.stderr.is_empty(), "{done:?}");
     ensure!(hooks.read_dir()?.next().is_none());
+    Ok(())
+}
+
+/// A start that fails has made Claude's directory, and one that does not has it bound by then.
+fn what_another_sandbox_has_found_stays(desk: &Desk) -> Result<()> {
+    let slow = with_tool(
+        desk,
+        "pasta",
+        "until [ -e stop ]; do sleep 0.02; done; exit 1",
+    )?;
+    let first = spawn(desk.program(&["-s"]).env("PATH", slow))?;
+    eventually("it is made", LIMIT, || {
+        desk.home.join(".claude.json").exists().then_some(())
+    })?;
+    let script = "touch begun; until [ -e go ]; do sleep 0.02; done; touch ~/.claude/kept";
+    let second = spawn(&mut desk.program(&["-F", "-x", "/bin/sh", "-c", script]))?;
+    eventually("the program runs", LIMIT, || {
+        desk.work.join("begun").exists().then_some(())
+    })?;
+    fs::write(desk.work.join("stop"), "")?;
+    let done = first.wait(LIMIT)?;
+    ensure!(done.code() == 125, "{done:?}");
+    fs::write(desk.work.join("go"), "")?;
+    let done = second.wait(LIMIT)?;
+    ensure!(done.code() == 0, "{done:?}");
+    ensure!(desk.home.join(".claude/kept").exists());
     Ok(())
 }
