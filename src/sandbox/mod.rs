@@ -18,6 +18,7 @@ pub mod session;
 pub mod sockets;
 pub mod ssh;
 pub mod toolchains;
+pub mod tools;
 pub mod workspace;
 
 /// The first argument with which this executable is the sandbox's first process.

@@ -31,6 +31,7 @@ use crate::sandbox::layout::{Bound, Cover, resolve};
 use crate::sandbox::notice::{self, NOTICE};
 use crate::sandbox::programs::{self, Needed, missing_message};
 use crate::sandbox::session::{self, BROWSER_TEXT, Outside, Session};
+use crate::sandbox::tools::Tool;
 use crate::sandbox::{bus, bwrap, environment, protect, proxy, seccomp, sockets};
 
 const RESOLV_CONF: &str = "/etc/resolv.conf";
@@ -113,20 +114,21 @@ pub fn prepare(launch: &Launch, around: &Surroundings, found: Found) -> Result<P
     let mut warnings = launch.warnings.clone();
     let mut missing = Vec::new();
     warnings.extend(widened::files(&launch.filesystem, &around.home));
-    let bwrap = bwrap.unwrap_or_else(|| {
-        missing.push(Needed::package("bwrap", "bubblewrap", false));
-        "bwrap".into()
-    });
-    let mut tool = |needed: Needed| {
-        let found = programs::find_tool(&needed.name, &around.path, &writable);
-        found.unwrap_or_else(|| {
+    let tools = found::tools(around, &writable);
+    let mut required = |tool: Tool, mut needed: Needed| match tool {
+        Tool::Found(file) => file,
+        other => {
             let name = needed.name.clone().into();
+            needed.refused = other.refused();
             missing.push(needed);
             name
-        })
+        }
     };
-    let dbus_proxy = (launch.services.dbus == Dbus::Secrets)
-        .then(|| tool(Needed::package("xdg-dbus-proxy", "xdg-dbus-proxy", false)));
+    let bwrap = required(bwrap, Needed::package("bwrap", "bubblewrap", false));
+    let dbus_proxy = (launch.services.dbus == Dbus::Secrets).then(|| {
+        let needed = Needed::package("xdg-dbus-proxy", "xdg-dbus-proxy", false);
+        required(tools.find("xdg-dbus-proxy"), needed)
+    });
     let proc = match namespace::fresh_proc_mounts(&around.self_exe) {
         true => Proc::Own,
         false => Proc::Launchers,
@@ -137,8 +139,9 @@ pub fn prepare(launch: &Launch, around: &Surroundings, found: Found) -> Result<P
     }
     let shelf = Shelf::of(&around.config_dirs);
     let firewall = launch.firewall.as_ref().map(|firewall| {
-        let pasta = tool(Needed::package("pasta", "passt", true));
-        let getent = programs::find_tool("getent", &around.path, &writable);
+        let needed = Needed::package("pasta", "passt", true);
+        let pasta = required(tools.find("pasta"), needed);
+        let getent = tools.find("getent").found();
         firewall::prepare(firewall, &shelf, pasta, getent, proc, &mut warnings)
     });
     let firewall = firewall.transpose()?;
@@ -232,11 +235,18 @@ pub fn prepare(launch: &Launch, around: &Surroundings, found: Found) -> Result<P
     };
     let mut session = session::session(&mut layout, &launch.services, &outside);
     warnings.append(&mut session.warnings);
-    // One that the sandbox could write is not executed outside of it.
-    let gh = (launch.services.gh && gh::is_to_be_asked(&around.home))
-        .then(|| find("gh")?.canonicalize().ok())
-        .flatten()
-        .filter(|gh| !layout.writable(gh));
+    let gh = match launch.services.gh && gh::is_to_be_asked(&around.home) {
+        true => tools.find("gh"),
+        false => Tool::Missing,
+    };
+    if let Tool::Refused(file) = &gh {
+        warnings.push(format!(
+            "{} is not asked for gh's token: a sandbox can write it, or could have; gh is logged out inside",
+            file.display()
+        ));
+    }
+    let gh = gh.found().and_then(|gh| gh.canonicalize().ok());
+    let gh = gh.filter(|gh| !layout.writable(gh));
     let enterable = access(&around.cwd, AccessFlags::X_OK).is_ok();
     let chdir = if layout.shows(&around.cwd) && enterable {
         &around.cwd

@@ -182,7 +182,7 @@ fn names(dir: &Path) -> Result<Vec<PathBuf>> {
 }
 
 fn a_missing_bus_proxy_is_told(desk: &Desk) -> Result<()> {
-    let bin = desk.home.join("tools");
+    let bin = desk.home.join("bin");
     fs::create_dir_all(&bin)?;
     for tool in ["bwrap", "pasta", "getent"] {
         let real = path_variable()

@@ -66,7 +66,7 @@ fn has(all: &[Value], name: &str, level: &str, words: &[&str]) -> Result<()> {
 
 /// A program that prints this for `--version`.
 fn fake(desk: &Desk, name: &str, text: &str) -> Result<()> {
-    let dir = desk.home.join("tools");
+    let dir = desk.home.join("bin");
     fs::create_dir_all(&dir)?;
     fs::write(dir.join(name), format!("#!/bin/sh\necho '{text}'\n"))?;
     fs::set_permissions(dir.join(name), fs::Permissions::from_mode(0o755))?;
@@ -105,7 +105,7 @@ fn a_desk_that_has_everything(desk: &Desk) -> Result<()> {
 }
 
 fn missing_and_old_tools_are_found(desk: &Desk) -> Result<()> {
-    let dir = desk.home.join("tools");
+    let dir = desk.home.join("bin");
     fake(desk, "unshare", "")?;
     let mut bare = command(desk);
     let all = findings(bare.env("PATH", &dir))?;

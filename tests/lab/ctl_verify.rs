@@ -184,7 +184,7 @@ fn a_sandbox_that_does_not_start_is_a_failure(desk: &Desk) -> Result<()> {
         "{open:?}"
     );
     // A pasta that ends at once, and says why.
-    let tools = desk.home.join("tools");
+    let tools = desk.home.join("bin");
     fs::create_dir_all(&tools)?;
     fs::write(
         tools.join("pasta"),

@@ -21,7 +21,7 @@ pub const ALL: &[Scenario] = &[
 
 /// A `gh` first on PATH, with an account whose token is in no file; gives that PATH.
 fn gh(desk: &Desk, script: &str) -> Result<String> {
-    let dir = desk.home.join("tools");
+    let dir = desk.home.join("bin");
     fs::create_dir_all(&dir)?;
     fs::write(dir.join("gh"), format!("#!/bin/sh\n{script}\n"))?;
     fs::set_permissions(dir.join("gh"), fs::Permissions::from_mode(0o755))?;

@@ -36,9 +36,10 @@ fn tree(dir: &Path) -> Result<BTreeSet<PathBuf>> {
     Ok(found)
 }
 
-/// A PATH that begins with a directory of the home in which `tool` is this script.
+/// A PATH that begins with a directory for the user's own programs in which `tool` is this script.
 fn with_tool(desk: &Desk, tool: &str, script: &str) -> Result<String> {
-    let dir = desk.home.join(format!("fake-{tool}"));
+    let dir = if tool == "bwrap" { "bin" } else { ".local/bin" };
+    let dir = desk.home.join(dir);
     fs::create_dir_all(&dir)?;
     fs::write(dir.join(tool), format!("#!/bin/sh\n{script}\n"))?;
     fs::set_permissions(dir.join(tool), fs::Permissions::from_mode(0o755))?;

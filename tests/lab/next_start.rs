@@ -6,6 +6,7 @@ use std::os::unix::fs::{PermissionsExt, symlink};
 use anyhow::{Result, ensure};
 
 use crate::harness::desk::LIMIT;
+use crate::harness::mounts::CTL;
 use crate::harness::mounts::PROGRAM;
 use crate::harness::{Desk, EVERYONE, Scenario, run, scenario};
 
@@ -35,8 +36,26 @@ fn tools_are_not_taken_from_the_workspace(desk: &Desk) -> Result<()> {
     ensure!(mark.exists(), "the planted tools do not work");
     fs::remove_file(&mark)?;
     let args = ["--allow", "nas.lan", "-x", "/bin/true"];
-    let done = run(desk.program(&args).env("PATH", &path), LIMIT)?;
-    ensure!(done.code() == 0 && !mark.exists(), "{done:?}");
+    let mut check = desk.user(CTL);
+    check.arg("check");
+    let other = desk.home.join("other");
+    fs::create_dir_all(&other)?;
+    // From another workspace, too, where nothing of this one can be written.
+    for dir in [&desk.work, &other] {
+        let done = run(
+            desk.program(&args).env("PATH", &path).current_dir(dir),
+            LIMIT,
+        )?;
+        ensure!(done.code() == 0 && !mark.exists(), "{done:?}");
+        run(check.env("PATH", &path).current_dir(dir), LIMIT)?;
+        ensure!(!mark.exists(), "check executes it");
+    }
+    let alone = bin.display().to_string();
+    let done = run(desk.program(&args).env("PATH", &alone), LIMIT)?;
+    ensure!(
+        done.code() == 125 && !mark.exists() && done.stderr.contains("a sandbox can write it"),
+        "{done:?}"
+    );
     Ok(())
 }
 

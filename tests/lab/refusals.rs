@@ -50,9 +50,11 @@ fn refused(what: &str, done: &Done, words: &[&str]) -> Result<()> {
     Ok(())
 }
 
-/// A PATH with no tool but those named.
+/// A PATH with no tool but those named, of which there are always the same.
 fn path_with(desk: &Desk, tools: &[&str]) -> Result<String> {
-    let dir = desk.home.join(format!("tools-{}", tools.join("-")));
+    let dir = desk
+        .home
+        .join(if tools.is_empty() { "none" } else { "bin" });
     fs::create_dir_all(&dir)?;
     for tool in tools {
         std::os::unix::fs::symlink(format!("/usr/bin/{tool}"), dir.join(tool))?;
@@ -327,7 +329,7 @@ fn a_folder_as_input_is_refused(desk: &Desk) -> Result<()> {
 
 /// A pasta of this text, first on PATH.
 fn with_pasta(desk: &Desk, script: &str) -> Result<Command> {
-    let dir = desk.home.join("fake");
+    let dir = desk.home.join("bin");
     fs::create_dir_all(&dir)?;
     let file = dir.join("pasta");
     fs::write(&file, format!("#!/bin/sh\n{script}\n"))?;

@@ -1,12 +1,12 @@
 //! The programs that a launch executes, and their versions.
 
-use std::ffi::OsStr;
 use std::path::Path;
 use std::process::Command;
 
 use super::Finding;
 use crate::ctl::terminal;
-use crate::sandbox::programs;
+use crate::sandbox::layout::resolve;
+use crate::sandbox::tools::{Tool, Tools};
 
 /// Of Debian 12; its options are the ones that are used.
 const OLDEST_PASTA: u32 = 20230309;
@@ -28,16 +28,31 @@ const OLDEST_BWRAP: (u32, u32) = (0, 8);
 
 pub fn findings() -> Vec<Finding> {
     let path = std::env::var_os("PATH").unwrap_or_default();
-    let cwd = std::env::current_dir().unwrap_or_else(|_| "/".into());
-    let look = |name: &'static str, packages: &str, judge: &dyn Fn(&Path, &str) -> Finding| {
-        match programs::find(OsStr::new(name), &path, &cwd) {
-            None => Finding::failed(name, "not found", install(packages)),
-            Some(program) => match version(&program) {
+    let home = std::env::home_dir().unwrap_or_default();
+    let home = resolve(&home).unwrap_or(home);
+    let tools = Tools {
+        path: &path,
+        home: &home,
+        writable: &[],
+    };
+    let look =
+        |name: &'static str, packages: &str, judge: &dyn Fn(&Path, &str) -> Finding| match tools
+            .find(name)
+        {
+            Tool::Missing => Finding::failed(name, "not found", install(packages)),
+            Tool::Refused(file) => Finding::failed(
+                name,
+                format!(
+                    "{} is not used: a sandbox could have written it",
+                    file.display()
+                ),
+                install(packages),
+            ),
+            Tool::Found(program) => match version(&program) {
                 Ok(text) => judge(&program, &text),
                 Err(e) => Finding::failed(name, format!("{e:#}"), install(packages)),
             },
-        }
-    };
+        };
     vec![
         look("pasta", "passt", &|program, text| {
             pasta(text, || {

@@ -8,14 +8,16 @@ use super::program::Asked;
 use super::{Surroundings, filter};
 use crate::launch::Launch;
 use crate::sandbox::binds::CLAUDE_STATE;
-use crate::sandbox::{bwrap, programs, workspace};
+use crate::sandbox::layout::resolve;
+use crate::sandbox::tools::{Tool, Tools};
+use crate::sandbox::{bwrap, workspace};
 
 /// Enough to start bwrap with.
 pub struct Found {
     pub workspace: Option<PathBuf>,
     /// What the sandbox will be able to write, and no tool is taken from.
     pub writable: Vec<PathBuf>,
-    pub bwrap: Option<PathBuf>,
+    pub bwrap: Tool,
     pub program: Asked,
 }
 
@@ -25,9 +27,13 @@ impl Found {
         let state = CLAUDE_STATE.map(|name| around.home.join(name));
         let asked = launch.filesystem.write.iter().cloned();
         let below = workspace.iter().cloned().chain(asked);
-        let writable: Vec<PathBuf> = below.chain(state).collect();
+        let writable = below.chain(state);
+        let writable: Vec<PathBuf> = writable
+            .flat_map(|path| [resolve(&path).ok(), Some(path)])
+            .flatten()
+            .collect();
         Self {
-            bwrap: programs::find_tool("bwrap", &around.path, &writable),
+            bwrap: tools(around, &writable).find("bwrap"),
             program: Asked::of(launch, around),
             workspace,
             writable,
@@ -39,7 +45,16 @@ impl Found {
         let user = (getuid().as_raw(), getgid().as_raw());
         let command = self.program.command().ok()?;
         let filter = filter(launch).is_some();
-        let bwrap = self.bwrap.as_ref()?;
-        Some(bwrap::undecided(bwrap, user, filter, &command))
+        let bwrap = self.bwrap.clone().found()?;
+        Some(bwrap::undecided(&bwrap, user, filter, &command))
+    }
+}
+
+/// How programs are looked up that run outside of the sandbox, which can write `writable`.
+pub fn tools<'a>(around: &'a Surroundings, writable: &'a [PathBuf]) -> Tools<'a> {
+    Tools {
+        path: &around.path,
+        home: &around.home,
+        writable,
     }
 }

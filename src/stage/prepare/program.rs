@@ -71,6 +71,7 @@ impl Asked {
             name,
             hint: hint.into(),
             firewall_only: false,
+            refused: None,
         })
     }
 }

@@ -1,0 +1,181 @@
+//! Finding programs that run outside of the sandbox. What a sandbox could have written, this one or an earlier one with
+//! another workspace, is not executed.
+
+use std::ffi::OsStr;
+use std::os::unix::fs::MetadataExt;
+use std::path::{Path, PathBuf};
+
+use nix::unistd::{AccessFlags, access, getuid};
+
+use super::layout::resolve;
+
+/// Of home: read-only in every sandbox, but for one whose user has named exactly that with `-w`.
+const KEPT: [&str; 4] = [
+    ".local/bin",
+    "bin",
+    ".nix-profile/bin",
+    ".local/state/nix/profile/bin",
+];
+/// The system's and package managers' own, whoever owns them: read-only in every sandbox, and never its workspace.
+const SYSTEM: [&str; 8] = [
+    "/usr",
+    "/bin",
+    "/sbin",
+    "/lib",
+    "/lib64",
+    "/nix",
+    "/gnu",
+    "/home/linuxbrew/.linuxbrew",
+];
+/// Where root's programs may be, too, although a workspace can be there.
+const ROOTS: &str = "/opt";
+
+/// By whom, and how, tools are looked up.
+#[derive(Debug, Clone, Copy)]
+pub struct Tools<'a> {
+    /// The user's PATH, of which only absolute entries count.
+    pub path: &'a OsStr,
+    /// Resolved.
+    pub home: &'a Path,
+    /// What the sandbox that is being started can write.
+    pub writable: &'a [PathBuf],
+}
+
+/// What a lookup came to.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Tool {
+    /// Absolute, not resolved.
+    Found(PathBuf),
+    /// There is none but this, or others like it, which a sandbox could have written.
+    Refused(PathBuf),
+    Missing,
+}
+
+impl Tool {
+    pub fn found(self) -> Option<PathBuf> {
+        match self {
+            Tool::Found(file) => Some(file),
+            _ => None,
+        }
+    }
+
+    pub fn refused(self) -> Option<PathBuf> {
+        match self {
+            Tool::Refused(file) => Some(file),
+            _ => None,
+        }
+    }
+}
+
+impl Tools<'_> {
+    /// The first of that name on PATH that no sandbox could have written.
+    pub fn find(&self, name: &str) -> Tool {
+        let mut files = std::env::split_paths(self.path)
+            .filter(|dir| dir.is_absolute())
+            .map(|dir| dir.join(name))
+            .filter(|file| file.is_file() && access(file, AccessFlags::X_OK).is_ok())
+            .peekable();
+        let first = files.peek().cloned();
+        match (files.find(|file| self.trusts(file)), first) {
+            (Some(file), _) => Tool::Found(file),
+            (None, Some(first)) => Tool::Refused(first),
+            (None, None) => Tool::Missing,
+        }
+    }
+
+    fn trusts(&self, file: &Path) -> bool {
+        let Ok(real) = resolve(file) else {
+            return false;
+        };
+        // A link is as good as its place: it decides what is executed under the tool's name.
+        [file, &real]
+            .into_iter()
+            .all(|file| self.out_of_reach(file))
+    }
+
+    fn out_of_reach(&self, file: &Path) -> bool {
+        if self.writable.iter().any(|dir| file.starts_with(dir)) {
+            return false;
+        }
+        let kept = |dir: &&str| file.parent() == Some(&*self.home.join(dir));
+        if KEPT.iter().any(kept) || SYSTEM.iter().any(|dir| file.starts_with(dir)) {
+            return true;
+        }
+        let mut around = file.ancestors();
+        match getuid().is_root() {
+            // Owners and modes say nothing of what root can write.
+            true => file.starts_with(ROOTS) && !around.any(|dir| dir.join(".git").exists()),
+            false => !around.any(is_the_users),
+        }
+    }
+}
+
+/// Whether the user, and so a sandbox that shows it, can write `path`, or could make it so. The latter cannot be told of one
+/// who owns the root directory, as in a user namespace that maps the user to root.
+fn is_the_users(path: &Path) -> bool {
+    let owned = |path: &Path| {
+        let meta = path.symlink_metadata();
+        meta.map_or(true, |meta| meta.uid() == getuid().as_raw())
+    };
+    owned(path) && !owned(Path::new("/")) || access(path, AccessFlags::W_OK).is_ok()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::scratch::Scratch;
+    use std::fs;
+    use std::os::unix::fs::{PermissionsExt, symlink};
+
+    fn program(dir: &Path) -> PathBuf {
+        fs::create_dir_all(dir).unwrap();
+        let file = dir.join("env");
+        fs::write(&file, "#!/bin/sh\n").unwrap();
+        fs::set_permissions(&file, fs::Permissions::from_mode(0o755)).unwrap();
+        file
+    }
+
+    #[test]
+    fn what_a_sandbox_could_have_written_is_passed_over() {
+        let home = Scratch::new();
+        let system = PathBuf::from("/usr/bin/env");
+        let found = |dirs: &[&Path], writable: &[PathBuf]| {
+            let path = std::env::join_paths(dirs).unwrap();
+            let (path, home) = (&*path, &*home);
+            let tools = Tools {
+                path,
+                home,
+                writable,
+            };
+            tools.find("env")
+        };
+        let usual = Path::new("/usr/bin");
+        assert_eq!(found(&[usual], &[]), Tool::Found(system.clone()));
+        let refused = Tool::Refused(system.clone());
+        assert_eq!(found(&[usual], &["/usr".into()]), refused);
+        for relative in ["bin", ".", "usr/bin"] {
+            assert_eq!(found(&[Path::new(relative)], &[]), Tool::Missing);
+        }
+        // Of another workspace, whether or not git knows it.
+        let planted = program(&home.join("src/node_modules/.bin"));
+        let dir = planted.parent().unwrap();
+        assert_eq!(found(&[dir], &[]), Tool::Refused(planted.clone()));
+        assert_eq!(found(&[dir, usual], &[]), Tool::Found(system.clone()));
+        // A link there names what is executed.
+        let links = home.join("links");
+        fs::create_dir(&links).unwrap();
+        symlink("/usr/bin/true", links.join("env")).unwrap();
+        assert_eq!(found(&[&links], &[]), Tool::Refused(links.join("env")));
+        // The user's own programs, unless this sandbox could write them, or they lie elsewhere.
+        let own = program(&home.join(".local/bin"));
+        let kept = own.parent().unwrap();
+        assert_eq!(found(&[kept, usual], &[]), Tool::Found(own.clone()));
+        let next = found(&[kept, usual], &[kept.to_path_buf()]);
+        assert_eq!(next, Tool::Found(system));
+        fs::remove_file(&own).unwrap();
+        symlink(&planted, &own).unwrap();
+        assert_eq!(found(&[kept], &[]), Tool::Refused(own));
+        let below = program(&home.join("bin/project"));
+        assert_eq!(found(&[below.parent().unwrap()], &[]), Tool::Refused(below));
+    }
+}
