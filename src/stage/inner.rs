@@ -99,6 +99,8 @@ fn start(channel: &Channel, given: Given, alone: bool) -> Result<Option<Pid>> {
     let no_ping = pings
         .err()
         .map(|e| format!("cannot write net.ipv4.ping_group_range ({e})"));
+    // Servers on port 80 (ip-sysctl.rst): of this namespace alone. Where it cannot be written, ping cannot either.
+    let _ = std::fs::write("/proc/sys/net/ipv4/ip_unprivileged_port_start", "0");
     signals::block(&[Signal::SIGCHLD])?;
     if alone {
         // From now on there is something to end, and the channel's end is what tells of the outer stage's: this only

@@ -17,6 +17,7 @@ pub const ALL: &[Scenario] = &[
         a_published_port_is_at_the_loopback_and_not_on_the_lan,
         EVERYONE
     ),
+    scenario!(low_ports_of_the_sandbox_can_be_published, EVERYONE),
     scenario!(what_is_written_so_is_open_to_the_lan),
     scenario!(servers_of_one_family_are_found),
     scenario!(auto_follows_what_the_program_listens_on),
@@ -55,6 +56,21 @@ fn a_published_port_is_at_the_loopback_and_not_on_the_lan(desk: &Desk) -> Result
             );
         }
         Ok(())
+    })();
+    server.silent(outcome)
+}
+
+/// Nobody is root inside, and the port is the sandbox's own.
+fn low_ports_of_the_sandbox_can_be_published(desk: &Desk) -> Result<()> {
+    let [tcp, udp] = [0, 1].map(|n| port(desk, 10, n));
+    desk.config(&format!("publish = [\"{tcp}:80\", \"{udp}:53/udp\"]"))?;
+    let places = ["tcp/::/80".to_owned(), "udp/::1/53".to_owned()];
+    let server = Server::start(desk, &[], &places)?;
+    let outcome = (|| {
+        for at in [v4(tcp), v6(tcp)] {
+            is_sandbox(ask_tcp(at, b"hello"), &format!("TCP {at}"))?;
+        }
+        is_sandbox(ask_udp(v4(udp), "hello"), "UDP")
     })();
     server.silent(outcome)
 }
