@@ -75,6 +75,14 @@ pub enum Ask {
     HostPort {
         port: String,
     },
+    /// Takes back what [`Ask::Publish`], the command line or the configuration has published.
+    Unpublish {
+        port: String,
+    },
+    /// The same of a host port.
+    RemoveHostPort {
+        port: String,
+    },
 }
 
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]

@@ -13,14 +13,12 @@ use crate::control::TV;
 use crate::harness::desk::LIMIT;
 use crate::harness::network::{NAS, on};
 use crate::harness::running::{Sandbox, json, run_ctl};
-use crate::harness::services::serve_tcp;
 use crate::harness::{Desk, EVERYONE, ONCE, Scenario, eventually, scenario};
 
 pub const ALL: &[Scenario] = &[
     scenario!(allow_opens_and_deny_cuts_at_once, EVERYONE),
     scenario!(an_allow_entry_ends_by_itself, ONCE),
     scenario!(names_are_allowed_and_denied, ONCE),
-    scenario!(ports_come_while_it_runs),
     scenario!(what_is_saved_counts_at_the_next_start, ONCE),
 ];
 
@@ -153,68 +151,6 @@ fn names_are_allowed_and_denied(desk: &Desk) -> Result<()> {
     let meant = "10.10.10.55:80/tcp (tv.lan) is dropped by rule `deny tcp 80`: deny entry tv.lan:80/tcp resolves to it\n";
     ensure!(explained == meant, "{explained}");
     sandbox.stop()?;
-    Ok(())
-}
-
-fn ports_come_while_it_runs(desk: &Desk) -> Result<()> {
-    let sandbox = Sandbox::start(desk, &[])?;
-    let said = run_ctl(desk, &["publish", "auto"])?.ok()?;
-    let again = run_ctl(desk, &["publish", "auto"])?.ok()?;
-    ensure!(
-        said.starts_with("TCP ports") && again.ends_with(" already\n"),
-        "{said}{again}"
-    );
-    let status = json(desk, &["status"])?;
-    ensure!(
-        status["ports"][0] == "auto, following nothing yet",
-        "{status}"
-    );
-    // A service in the sandbox, and one of the desk's own loopback.
-    let serve = "python3 -c 'import socket; s = socket.create_server((\"127.0.0.1\", 3000))\nwhile 1: s.accept()[0].send(b\"inside\")' \
-        >/dev/null 2>&1 & for i in {1..500}; do (: </dev/tcp/127.0.0.1/3000) 2>/dev/null && break; sleep 0.01; done";
-    sandbox.ask(serve)?;
-    let host = TcpListener::bind("127.0.0.1:0")?;
-    let port = host.local_addr()?.port();
-    serve_tcp(host, "outside");
-    let read = |port: u16| -> Result<String> {
-        let mut word = String::new();
-        let mut stream = std::net::TcpStream::connect(("127.0.0.1", port))?;
-        stream.set_read_timeout(Some(LIMIT))?;
-        stream.read_to_string(&mut word)?;
-        Ok(word)
-    };
-    let free = TcpListener::bind("127.0.0.1:0")?.local_addr()?.port();
-    let said = run_ctl(desk, &["publish", &format!("{free}:3000")])?.ok()?;
-    ensure!(
-        said.contains(&free.to_string()) && said.contains("3000"),
-        "{said}"
-    );
-    ensure!(read(free)? == "inside");
-    let again = run_ctl(desk, &["publish", &format!("{free}:3000")])?.ok()?;
-    ensure!(again == format!("{} already\n", said.trim_end()), "{again}");
-    let own = format!("tcp/127.0.0.1/{port}");
-    ensure!(!sandbox.reaches(&own)?);
-    run_ctl(desk, &["host-port", &port.to_string()])?.ok()?;
-    let again = run_ctl(desk, &["host-port", &port.to_string()])?.ok()?;
-    ensure!(again.ends_with(" in the sandbox already\n"), "{again}");
-    ensure!(sandbox.reaches(&own)?);
-    let status = run_ctl(desk, &["status"])?.ok()?;
-    ensure!(
-        status.contains("\nPorts:\n") && status.contains(&free.to_string()),
-        "{status}"
-    );
-    let taken = run_ctl(desk, &["publish", &format!("{port}:3000")])?;
-    ensure!(
-        taken.code() == 1 && taken.stderr.contains(&port.to_string()),
-        "{taken:?}"
-    );
-    let wrong = run_ctl(desk, &["publish", "no-port"])?;
-    ensure!(
-        wrong.code() == 2 && wrong.stderr.contains("bad port `no-port`"),
-        "{wrong:?}"
-    );
-    sandbox.stop()?;
-    ensure!(read(free).is_err(), "it is still published");
     Ok(())
 }
 

@@ -15,6 +15,7 @@ mod claude_json;
 mod configuration;
 mod control;
 mod control_change;
+mod control_ports;
 mod control_socket;
 mod control_watch;
 mod controls;
@@ -85,6 +86,7 @@ const SCENARIOS: &[&[Scenario]] = &[
     configuration::ALL,
     control::ALL,
     control_change::ALL,
+    control_ports::ALL,
     control_socket::ALL,
     control_watch::ALL,
     starts::ALL,

@@ -59,6 +59,18 @@ pub fn host_port(port: &HostPort, place: Where) -> Result<bool> {
     change(ask, List::HostPorts, port, place)
 }
 
+/// In the running sandbox alone.
+pub fn unpublish(port: &Publish, id: Option<&str>) -> Result<bool> {
+    let port = port.to_string();
+    changed(Ask::Unpublish { port }, id).map(|()| true)
+}
+
+/// In the running sandbox alone.
+pub fn remove_host_port(port: &HostPort, id: Option<&str>) -> Result<bool> {
+    let port = port.to_string();
+    changed(Ask::RemoveHostPort { port }, id).map(|()| true)
+}
+
 /// What is saved counts for the next start, also where nothing is running now.
 fn change<T: FromStr + PartialEq + Display>(
     ask: Ask,

@@ -54,6 +54,11 @@ pub fn commands() -> [Command; 11] {
         .long("save")
         .action(ArgAction::SetTrue)
         .help("Write it to your configuration file, too");
+    let remove = Arg::new("remove")
+        .long("remove")
+        .action(ArgAction::SetTrue)
+        .conflicts_with("save")
+        .help("Take it back in the running sandbox, and end its connections");
     let limit = Arg::new("for")
         .long("for")
         .value_name("DURATION")
@@ -111,6 +116,7 @@ pub fn commands() -> [Command; 11] {
                 port("3000, 53/udp, or 8080:80: this machine's first; 0.0.0.0:3000 is for the network, too")
                     .value_parser(ValueParser::new(parsed::<Publish>)),
             )
+            .arg(remove.clone())
             .arg(id.clone())
             .arg(save.clone()),
         Command::new("host-port")
@@ -119,6 +125,7 @@ pub fn commands() -> [Command; 11] {
                 port("5432, 53/udp, or 5432:15432: this machine's first")
                     .value_parser(ValueParser::new(parsed::<HostPort>)),
             )
+            .arg(remove)
             .arg(id)
             .arg(save),
     ]
@@ -150,6 +157,10 @@ pub fn run(name: &str, given: &ArgMatches) -> Option<Result<bool>> {
         }
         "deny" => Some(change::deny(dest()?, place())),
         "forget" => Some(change::forget(dest()?, id())),
+        "publish" | "host-port" if given.get_flag("remove") => match name {
+            "publish" => Some(change::unpublish(given.get_one("port")?, id())),
+            _ => Some(change::remove_host_port(given.get_one("port")?, id())),
+        },
         "publish" => Some(change::publish(given.get_one("port")?, place())),
         "host-port" => Some(change::host_port(given.get_one("port")?, place())),
         _ => None,
@@ -220,6 +231,10 @@ mod tests {
             (&["allow", "a.lan", "--for", "30"], "`30m` is minutes"),
             (&["allow", "a.lan", "--for", "soon"], "such as `30m`"),
             (&["publish", "no-port"], "bad port `no-port`"),
+            (
+                &["publish", "3000", "--remove", "--save"],
+                "cannot be used with",
+            ),
             (&["status", "abc", "--id", "abc"], "cannot be used with"),
             (&["allow", "a.lan", "--for", "1ms"], "at least 1s"),
             (

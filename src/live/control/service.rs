@@ -165,6 +165,13 @@ impl Service {
             (Ask::HostPort { port }, Some(live)) => {
                 answers::port(port.parse().and_then(|port| live.ports.host_port(&port)))
             }
+            (Ask::Unpublish { port }, Some(live)) => {
+                answers::port(port.parse().and_then(|port| live.ports.unpublish(&port)))
+            }
+            (Ask::RemoveHostPort { port }, Some(live)) => answers::port(
+                port.parse()
+                    .and_then(|port| live.ports.remove_host_port(&port)),
+            ),
         };
         self.server.answer(client, &answer, now);
         Ok(())

@@ -98,6 +98,16 @@ impl Ports {
         self.relay()?.host_port(port)
     }
 
+    /// Takes a published port back; gives what is true now, in one line. `Err` where there is none such.
+    pub fn unpublish(&mut self, publish: &Publish) -> Result<String> {
+        self.relay()?.unpublish(publish)
+    }
+
+    /// The same of a host port.
+    pub fn remove_host_port(&mut self, port: &HostPort) -> Result<String> {
+        self.relay()?.remove_host_port(port)
+    }
+
     fn relay(&mut self) -> Result<&mut Relay> {
         let relay = match self.relay.take() {
             Some(relay) => relay,

@@ -7,9 +7,8 @@ use std::time::Instant;
 use anyhow::{Context, Result};
 
 use super::auto::{Auto, MOST};
-use super::far::{Far, Place};
 use super::relay::Relay;
-use super::spec::{HostPort, Published};
+use super::spec::{HostPort, Port, Published};
 use super::{bind, words};
 use crate::dest::Proto;
 use crate::stage::say;
@@ -37,14 +36,13 @@ impl Relay {
 
     /// Relays what comes to `socket`; gives its place where it is TCP's.
     pub(super) fn relay(&mut self, socket: OwnedFd, port: &Published) -> Result<usize> {
-        let far = Far {
-            place: Place::Sandbox,
-            port: port.inside,
-            proto: port.proto,
-        };
+        let listening = Port::Published(*port);
         let done = match port.proto {
-            Proto::Tcp => self.streams.listen(socket, far, port.is_open(), &self.set),
-            Proto::Udp => self.datagrams.listen(socket, far, &self.set).map(|()| 0),
+            Proto::Tcp => self.streams.listen(socket, listening, &self.set),
+            Proto::Udp => self
+                .datagrams
+                .listen(socket, listening, &self.set)
+                .map(|()| 0),
         };
         done.with_context(|| format!("publish {port}: the socket cannot be waited for"))
     }
@@ -70,6 +68,16 @@ impl Relay {
         for at in places.into_iter().flatten() {
             self.streams.unlisten(at);
         }
+    }
+
+    /// Follows nothing any longer. Gives how many connections that has ended.
+    pub(super) fn stop_following(&mut self) -> Option<usize> {
+        let auto = self.auto.take()?;
+        let ports = auto
+            .open
+            .keys()
+            .map(|port| Port::Published(at_loopback(*port)));
+        Some(ports.map(|port| self.streams.close(port, &self.set)).sum())
     }
 
     /// Has what `listening` says, less what is the user's own doing.

@@ -10,10 +10,9 @@ use nix::sys::epoll::EpollFlags;
 use nix::sys::resource::{Resource, getrlimit, setrlimit};
 
 use super::auto::Auto;
-use super::far::{Far, Place};
 use super::maker::Maker;
 use super::set::{Set, Token};
-use super::spec::{HostPort, LOOPBACK, Publish, Published};
+use super::spec::{HostPort, LOOPBACK, Port, Publish, Published};
 use super::stream::{self, End};
 use super::tcp::Streams;
 use super::udp::Datagrams;
@@ -82,11 +81,6 @@ impl Relay {
         if self.host_ports.contains(port) {
             return Ok(words::already(words::host_port(port)));
         }
-        let far = Far {
-            place: Place::Host,
-            port: port.host,
-            proto: port.proto,
-        };
         let mut sockets = Vec::new();
         for ip in LOOPBACK {
             let at = (ip, port.inside).into();
@@ -106,13 +100,52 @@ impl Relay {
             }
         }
         for socket in sockets {
+            let listening = Port::Host(*port);
             match port.proto {
-                Proto::Tcp => drop(self.streams.listen(socket, far, false, &self.set)?),
-                Proto::Udp => self.datagrams.listen(socket, far, &self.set)?,
+                Proto::Tcp => drop(self.streams.listen(socket, listening, &self.set)?),
+                Proto::Udp => self.datagrams.listen(socket, listening, &self.set)?,
             }
         }
         self.host_ports.push(*port);
         Ok(words::host_port(port))
+    }
+
+    /// Takes a published port back, and ends its connections.
+    pub fn unpublish(&mut self, publish: &Publish) -> Result<String> {
+        let Publish::Port(port) = publish else {
+            let ended = self.stop_following();
+            let ended = ended.context("`auto` is not published")?;
+            return Ok(words::not_followed(ended));
+        };
+        let at = self.published.iter().position(|there| there == port);
+        let Some(at) = at else {
+            let followed = |auto: &Auto| auto.open.contains_key(&port.host);
+            if port.proto == Proto::Tcp && self.auto.as_ref().is_some_and(followed) {
+                bail!(
+                    "{port} is not published by itself: `auto` follows it; `publish --remove auto` ends that"
+                );
+            }
+            bail!("{port} is not published");
+        };
+        self.published.swap_remove(at);
+        let ended = self.close(Port::Published(*port));
+        Ok(words::no_longer(&words::published(port), ended))
+    }
+
+    /// The same of a host port.
+    pub fn remove_host_port(&mut self, port: &HostPort) -> Result<String> {
+        let at = self.host_ports.iter().position(|there| there == port);
+        let at = at.with_context(|| format!("{port} is no host port of this sandbox"))?;
+        self.host_ports.swap_remove(at);
+        let ended = self.close(Port::Host(*port));
+        Ok(words::no_longer(&words::host_port(port), ended))
+    }
+
+    fn close(&mut self, port: Port) -> usize {
+        match port.far().proto {
+            Proto::Tcp => self.streams.close(port, &self.set),
+            Proto::Udp => self.datagrams.close(port),
+        }
     }
 
     /// What is published and which host ports there are, one line each.

@@ -161,6 +161,13 @@ impl<T> Slots<T> {
         self.0.get_mut(at)?.take()
     }
 
+    /// Removes those that are `chosen`.
+    pub fn take(&mut self, chosen: impl Fn(&T) -> bool) -> Vec<T> {
+        let all = self.0.iter_mut();
+        all.filter_map(|place| place.take_if(|value| chosen(value)))
+            .collect()
+    }
+
     pub fn len(&self) -> usize {
         self.0.iter().flatten().count()
     }

@@ -6,6 +6,7 @@ use std::str::FromStr;
 
 use anyhow::{Context, Result, bail, ensure};
 
+use super::far::{Far, Place};
 use crate::dest::Proto;
 
 /// Loopback in the order in which it is tried.
@@ -41,6 +42,28 @@ pub struct HostPort {
     pub host: u16,
     pub inside: u16,
     pub proto: Proto,
+}
+
+/// What a listening socket and all that comes to it is for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Port {
+    Published(Published),
+    Host(HostPort),
+}
+
+impl Port {
+    pub fn far(&self) -> Far {
+        let (place, port, proto) = match self {
+            Port::Published(port) => (Place::Sandbox, port.inside, port.proto),
+            Port::Host(port) => (Place::Host, port.host, port.proto),
+        };
+        Far { place, port, proto }
+    }
+
+    /// Whether other machines can reach it.
+    pub fn is_open(&self) -> bool {
+        matches!(self, Port::Published(port) if port.is_open())
+    }
 }
 
 impl Published {

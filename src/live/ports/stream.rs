@@ -7,10 +7,11 @@ use nix::libc;
 use nix::sys::epoll::EpollFlags;
 use nix::sys::socket::{SockaddrStorage, getpeername, getsockopt, setsockopt, sockopt};
 
-use super::far::{Far, Left, Place};
+use super::far::{Left, Place};
 use super::flow::{Flow, Pipes};
 use super::maker::Maker;
 use super::set::{Set, Token, Watched};
+use super::spec::Port;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum End {
@@ -24,7 +25,7 @@ pub const FDS: u64 = 6;
 pub struct Stream {
     near: Watched,
     far: Watched,
-    to: Far,
+    port: Port,
     /// Addresses to try if this one does not take the connection.
     left: Left,
     connected: bool,
@@ -35,11 +36,11 @@ pub struct Stream {
 
 impl Stream {
     /// `at` is its place; `far` is being connected.
-    pub fn new(at: usize, near: OwnedFd, far: OwnedFd, to: Far, left: Left) -> Self {
+    pub fn new(at: usize, near: OwnedFd, far: OwnedFd, port: Port, left: Left) -> Self {
         Self {
             near: Watched::new(near, Token::Near(at)),
             far: Watched::new(far, Token::Far(at)),
-            to,
+            port,
             left,
             connected: false,
             up: Flow::default(),
@@ -47,14 +48,14 @@ impl Stream {
         }
     }
 
-    /// Whose loopback it leads to.
-    pub fn place(&self) -> Place {
-        self.to.place
+    /// What it is for.
+    pub fn port(&self) -> Port {
+        self.port
     }
 
     /// Whether all that came from the sandbox, its end included, has been passed on.
     pub fn has_sandboxs_end(&self) -> bool {
-        match self.to.place {
+        match self.port.far().place {
             Place::Sandbox => self.down.is_closed(),
             Place::Host => self.up.is_closed(),
         }
@@ -125,7 +126,7 @@ impl Stream {
                     Err(errno) => return Err(errno),
                 },
                 error => {
-                    let next = self.to.connect(&mut self.left, maker);
+                    let next = self.port.far().connect(&mut self.left, maker);
                     self.far.replace(next.ok_or(Errno::from_raw(error))?, set);
                 }
             }

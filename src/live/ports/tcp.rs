@@ -7,10 +7,11 @@ use nix::errno::Errno;
 use nix::sys::epoll::EpollFlags;
 use nix::sys::socket::{SockFlag, accept4, setsockopt, sockopt};
 
-use super::far::{Far, Left, Place};
+use super::far::{Left, Place};
 use super::flow::Pipes;
 use super::maker::Maker;
 use super::set::{Set, Slots, Token, Watched};
+use super::spec::Port;
 use super::stream::{End, Stream, reset};
 use crate::stage::say;
 
@@ -23,9 +24,7 @@ const BURST: usize = 64;
 
 struct Listener {
     socket: Watched,
-    far: Far,
-    /// Other machines can connect: one that has vanished is to be noticed.
-    open: bool,
+    port: Port,
 }
 
 /// Listening sockets and the connections that came to them.
@@ -53,18 +52,11 @@ impl Streams {
         }
     }
 
-    /// Relays what comes to `socket` to `far`; gives its place.
-    pub fn listen(
-        &mut self,
-        socket: OwnedFd,
-        far: Far,
-        open: bool,
-        set: &Set,
-    ) -> nix::Result<usize> {
+    /// Relays what comes to `socket` for `port`; gives its place.
+    pub fn listen(&mut self, socket: OwnedFd, port: Port, set: &Set) -> nix::Result<usize> {
         let at = self.listeners.insert(|at| Listener {
             socket: Watched::new(socket, Token::Listener(at)),
-            far,
-            open,
+            port,
         });
         self.rest_or_listen(set).map(|()| at)
     }
@@ -72,6 +64,16 @@ impl Streams {
     /// Closes a listening socket. Its connections stay.
     pub fn unlisten(&mut self, at: usize) {
         self.listeners.remove(at);
+    }
+
+    /// Closes all for `port`; gives how many connections that has ended.
+    pub fn close(&mut self, port: Port, set: &Set) -> usize {
+        drop(self.listeners.take(|listener| listener.port == port));
+        let gone = self.open.take(|stream| stream.port() == port);
+        let count = gone.len();
+        gone.into_iter().for_each(Stream::break_off);
+        let _ = self.rest_or_listen(set);
+        count
     }
 
     pub fn deadline(&self) -> Option<Instant> {
@@ -102,13 +104,13 @@ impl Streams {
             let Some(listener) = self.listeners.get(at) else {
                 return;
             };
-            let (to, open) = (listener.far, listener.open);
-            if self.is_full(to.place) {
+            let port = listener.port;
+            if self.is_full(port.far().place) {
                 break;
             }
             let flags = SockFlag::SOCK_CLOEXEC | SockFlag::SOCK_NONBLOCK;
             match accept4(listener.socket.as_fd(), flags) {
-                Ok(near) => self.start(near, to, open, maker, set),
+                Ok(near) => self.start(near, port, maker, set),
                 Err(Errno::EAGAIN) => break,
                 Err(Errno::EMFILE | Errno::ENFILE | Errno::ENOBUFS | Errno::ENOMEM) => {
                     self.paused = Some(now + PAUSE);
@@ -123,7 +125,7 @@ impl Streams {
 
     fn is_full(&self, place: Place) -> bool {
         let there = self.open.iter();
-        there.filter(|(_, s)| s.place() == place).count() >= self.most
+        there.filter(|(_, s)| s.port().far().place == place).count() >= self.most
     }
 
     /// The listening sockets of a side rest while there is no room for another connection to it.
@@ -144,7 +146,7 @@ impl Streams {
             }
         }
         for listener in self.listeners.values_mut() {
-            if full.contains(&listener.far.place) || self.paused.is_some() {
+            if full.contains(&listener.port.far().place) || self.paused.is_some() {
                 listener.socket.ignore(set);
             } else {
                 listener.socket.wait_for(set, EpollFlags::EPOLLIN)?;
@@ -153,18 +155,19 @@ impl Streams {
         Ok(())
     }
 
-    fn start(&mut self, near: OwnedFd, to: Far, open: bool, maker: &mut Maker, set: &Set) {
+    fn start(&mut self, near: OwnedFd, port: Port, maker: &mut Maker, set: &Set) {
         // Whoever is connected through a relay should not wait longer than without.
         let _ = setsockopt(&near, sockopt::TcpNoDelay, &true);
-        if open {
+        // One from another machine that has vanished is to be noticed.
+        if port.is_open() {
             let _ = setsockopt(&near, sockopt::KeepAlive, &true);
         }
         let mut left = Left::default();
-        let Some(far) = to.connect(&mut left, maker) else {
+        let Some(far) = port.far().connect(&mut left, maker) else {
             reset(&near);
             return;
         };
-        let at = self.open.insert(|at| Stream::new(at, near, far, to, left));
+        let at = (self.open).insert(|at| Stream::new(at, near, far, port, left));
         self.advance(at, End::Far, EpollFlags::empty(), maker, set);
     }
 

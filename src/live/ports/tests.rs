@@ -328,3 +328,29 @@ fn a_crowd_to_one_side_leaves_the_other_its_own() {
         },
     );
 }
+
+#[test]
+fn a_port_that_is_taken_back_is_free() {
+    let (tcp, udp) = (free(), free());
+    run(
+        |ports| {
+            for spec in [format!("{tcp}:1"), format!("{udp}:1/udp")] {
+                let spec = spec.parse().unwrap();
+                ports.publish(&spec).unwrap();
+                let taken = (
+                    TcpListener::bind(("127.0.0.1", tcp)).is_err(),
+                    UdpSocket::bind(("127.0.0.1", udp)).is_err(),
+                );
+                assert!(taken.0 || taken.1);
+                let line = ports.unpublish(&spec).unwrap();
+                assert!(line.starts_with("no longer: "), "{line}");
+                TcpListener::bind(("127.0.0.1", tcp)).unwrap();
+                UdpSocket::bind(("127.0.0.1", udp)).unwrap();
+                let error = ports.unpublish(&spec).unwrap_err().to_string();
+                assert!(error.ends_with(" is not published"), "{error}");
+            }
+            assert!(ports.lines().is_empty());
+        },
+        || {},
+    );
+}

@@ -13,9 +13,10 @@ use nix::sys::socket::{
     ControlMessage, ControlMessageOwned, MsgFlags, SockaddrStorage, recv, recvmsg, send, sendmsg,
 };
 
-use super::far::{Far, Left};
+use super::far::Left;
 use super::maker::Maker;
 use super::set::{Set, Slots, Token, Watched};
+use super::spec::Port;
 
 /// So long a peer may be silent both ways (RFC 4787, section 4.3, has 2 minutes for a translator between networks).
 const IDLE: Duration = Duration::from_secs(60);
@@ -38,7 +39,7 @@ const KEPT: usize = 4096;
 
 struct Ear {
     socket: Watched,
-    far: Far,
+    port: Port,
 }
 
 /// Who talks to whom: the ear, the peer, and which of the host's addresses it talks to where the ear hears all.
@@ -76,17 +77,33 @@ pub struct Datagrams {
 }
 
 impl Datagrams {
-    /// Relays what `socket` hears to `far`.
-    pub fn listen(&mut self, socket: OwnedFd, far: Far, set: &Set) -> nix::Result<()> {
+    /// Relays what `socket` hears for `port`.
+    pub fn listen(&mut self, socket: OwnedFd, port: Port, set: &Set) -> nix::Result<()> {
         self.buf.resize(DATAGRAM, 0);
         let at = self.ears.insert(|at| Ear {
             socket: Watched::new(socket, Token::Ear(at)),
-            far,
+            port,
         });
         match self.ears.get_mut(at) {
             Some(ear) => ear.socket.wait_for(set, EpollFlags::EPOLLIN),
             None => Ok(()),
         }
+    }
+
+    /// Closes all for `port`, and forgets who talks through it; gives how many did.
+    pub fn close(&mut self, port: Port) -> usize {
+        let ears = self.ears.iter().filter(|(_, ear)| ear.port == port);
+        let ears: Vec<usize> = ears.map(|(at, _)| at).collect();
+        let peers = self.peers.iter();
+        let peers = peers.filter(|(_, peer)| ears.contains(&peer.talk.ear));
+        let peers: Vec<usize> = peers.map(|(at, _)| at).collect();
+        for at in &peers {
+            self.forget(*at);
+        }
+        for at in ears {
+            self.ears.remove(at);
+        }
+        peers.len()
     }
 
     pub fn deadline(&self) -> Option<Instant> {
@@ -156,7 +173,7 @@ impl Datagrams {
 
     /// A place for a new peer.
     fn meet(&mut self, talk: Talk, maker: &mut Maker, now: Instant) -> Option<usize> {
-        let to = self.ears.get(talk.ear)?.far;
+        let to = self.ears.get(talk.ear)?.port.far();
         if self.peers.len() >= PEERS {
             let longest = self.peers.iter().min_by_key(|(_, peer)| peer.last);
             if let Some(at) = longest.map(|(at, _)| at) {
@@ -181,7 +198,7 @@ impl Datagrams {
     fn refused(&mut self, at: usize, maker: &mut Maker, set: &Set) {
         let mut next = || -> Option<()> {
             let peer = self.peers.get_mut(at)?;
-            let to = self.ears.get(peer.talk.ear)?.far;
+            let to = self.ears.get(peer.talk.ear)?.port.far();
             let first = peer.first.take()?;
             let far = to.connect(&mut peer.left, maker)?;
             peer.far.replace(far, set);

@@ -34,6 +34,25 @@ pub fn already(line: String) -> String {
     line + " already"
 }
 
+/// That `line` is not true any longer, and how many talked through the port.
+pub fn no_longer(line: &str, ended: usize) -> String {
+    format!("no longer: {line}{}", cut(ended))
+}
+
+/// The same of `auto`.
+pub fn not_followed(ended: usize) -> String {
+    let line = "what the program listens on is followed no longer";
+    format!("{line}{}", cut(ended))
+}
+
+fn cut(ended: usize) -> String {
+    match ended {
+        0 => String::new(),
+        1 => "; one connection was ended".into(),
+        n => format!("; {n} connections were ended"),
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
