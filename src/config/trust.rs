@@ -14,7 +14,7 @@ const STICKY: u32 = 0o1000;
 
 /// Reads the text of `path`, an absolute path; `None` where there is no such file.
 ///
-/// `Err` where it cannot be read, is not a regular file or not UTF-8, or where anyone but `uid` and root could change
+/// `Err` where it cannot be read, a link on the way leads nowhere, it is not a regular file or not UTF-8, or where anyone but `uid` and root could change
 /// it: by writing to it (mode & 022, or owner; under another name of the same file, where it has one), or by replacing it in the directory that holds it, or in the one that
 /// holds a symbolic link to it. A directory that others can write is good enough with the sticky bit, which keeps them
 /// from replacing what is not theirs (`chmod(2)`).
@@ -27,7 +27,16 @@ pub fn read(path: &Path, uid: Uid) -> Result<Option<String>> {
                 io::ErrorKind::NotFound | io::ErrorKind::NotADirectory
             ) =>
         {
-            return Ok(None);
+            return match dangling(path) {
+                Some(link) => Err(e).with_context(|| {
+                    format!(
+                        "cannot read {}: {} is a symbolic link whose target is not there",
+                        path.display(),
+                        link.display()
+                    )
+                }),
+                None => Ok(None),
+            };
         }
         Err(e) => return Err(e).with_context(|| format!("cannot read {}", path.display())),
     };
@@ -61,6 +70,13 @@ pub fn read(path: &Path, uid: Uid) -> Result<Option<String>> {
         anyhow::anyhow!("{}:{line}: not UTF-8, which TOML is", path.display())
     })?;
     Ok(Some(text))
+}
+
+/// The link on the way to `path` that leads nowhere: a configuration was meant to be there (on a disk that is not
+/// mounted, say), and a start without it protects less.
+fn dangling(path: &Path) -> Option<&Path> {
+    let mut way = path.ancestors();
+    way.find(|at| at.is_symlink() && !at.exists())
 }
 
 /// Non-blocking, so that a FIFO is refused instead of waited for.

@@ -53,6 +53,9 @@ pub fn resolve(args: Vec<OsString>, env: &Environment, cwd: &Path) -> Result<Req
     let firewall = off.is_none().then_some(config.firewall);
     let battery = options.args.first().is_some_and(|arg| arg == BATTERY_FLAG);
     config.log.forget = options.exec.is_some() && battery;
+    if !config.seccomp {
+        warnings.push("seccomp = false: no system call is refused in the sandbox".into());
+    }
     if config.nested {
         warnings.push(
             "nested = true: programs in the sandbox can create user namespaces and mount in them"

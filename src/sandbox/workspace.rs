@@ -40,7 +40,21 @@ const NEVER_BELOW: &[&str] = &[
     "/sys", "/usr",
 ];
 /// Nor these directories of a home, nor anything below them: keys, and what runs outside.
-const NEVER_BELOW_HOME: &[&str] = &[".cargo/bin", ".gnupg", ".local/bin", ".ssh", "bin"];
+const NEVER_BELOW_HOME: &[&str] = &[
+    ".aws",
+    ".cargo/bin",
+    ".config/autostart",
+    ".config/systemd",
+    ".gnupg",
+    ".kube",
+    ".local/bin",
+    ".local/share/applications",
+    ".local/share/keyrings",
+    ".local/share/systemd",
+    ".password-store",
+    ".ssh",
+    "bin",
+];
 /// Nor these themselves.
 const NEVER_IN_HOME: &[&str] = &[".cache", ".cargo", ".config", ".local", ".local/share"];
 
@@ -63,10 +77,15 @@ pub fn may_be_workspace(dir: &Path, home: &Path) -> bool {
     !home.starts_with(dir)
         && !NEVER.iter().any(|never| dir == Path::new(never))
         && !is_the_systems(dir)
-        && !NEVER_BELOW_HOME
-            .iter()
-            .any(|never| dir.starts_with(home.join(never)))
+        && !decides_outside(dir, home)
         && !NEVER_IN_HOME.iter().any(|never| dir == home.join(never))
+}
+
+/// Whether `dir` is, or lies in, a directory of keys or of what runs outside.
+pub fn decides_outside(dir: &Path, home: &Path) -> bool {
+    NEVER_BELOW_HOME
+        .iter()
+        .any(|never| dir.starts_with(home.join(never)))
 }
 
 /// Whether `dir`, a resolved path, lies in a directory of the system's.

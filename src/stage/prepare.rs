@@ -32,7 +32,7 @@ use crate::sandbox::notice::{self, NOTICE};
 use crate::sandbox::programs::{self, Needed, missing_message};
 use crate::sandbox::session::{self, BROWSER_TEXT, Outside, Session};
 use crate::sandbox::tools::Tool;
-use crate::sandbox::{bus, bwrap, environment, protect, proxy, seccomp, sockets};
+use crate::sandbox::{bus, bwrap, environment, protect, proxy, seccomp, sockets, workspace};
 
 const RESOLV_CONF: &str = "/etc/resolv.conf";
 /// The shell's start file. The user's own comes first, and keeps its aliases; the prompt is ours.
@@ -345,8 +345,15 @@ pub fn filter(launch: &Launch) -> Option<seccomp::Switches> {
 fn not_visible(cwd: &Path, home: &Path) -> String {
     if home.starts_with(cwd) {
         format!(
-            "{} would show the sandbox your whole home: not bound. Start from a directory below it, or name one with -w",
+            "{} would show the sandbox your whole home: not bound, and what is written there is gone at the end. Start \
+             from a directory below it, or name one with -w",
             cwd.display()
+        )
+    } else if workspace::decides_outside(cwd, home) {
+        format!(
+            "{} is not bound, since it holds keys or what runs outside: starting in {}",
+            cwd.display(),
+            home.display()
         )
     } else {
         format!(

@@ -224,7 +224,9 @@ fn project_settings_are_for_their_workspace(desk: &Desk) -> Result<()> {
 /// By the options, and by the same in a file; the start goes on, and other entries are silent.
 fn what_opens_more_than_it_seems_is_said_once(desk: &Desk) -> Result<()> {
     let home = desk.home.to_str().context("not UTF-8")?;
-    let cases: [(&[&str], &str, &str); 7] = [
+    let ssh = format!("{home}/.ssh");
+    fs::create_dir_all(&ssh)?;
+    let cases: [(&[&str], &str, &str); 8] = [
         (
             &["-w", home],
             "[filesystem]\nwrite = [\"~\"]",
@@ -234,6 +236,11 @@ fn what_opens_more_than_it_seems_is_said_once(desk: &Desk) -> Result<()> {
             &["-r", "/home"],
             "[filesystem]\nread = [\"/home\"]",
             "your whole home, private keys among it",
+        ),
+        (
+            &["-w", &ssh],
+            "[filesystem]\nwrite = [\"~/.ssh\"]",
+            "keys, passwords or logins (~/.ssh), writable",
         ),
         (
             &["--allow", "0.0.0.0/0"],

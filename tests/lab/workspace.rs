@@ -125,6 +125,17 @@ fn a_current_directory_that_is_not_visible_starts_in_home(desk: &Desk) -> Result
         )?;
         ensure!(!probe.exists(), "{dir} can be written");
     }
+    // Nobody is told to show those, writable.
+    for name in [".ssh", ".config/systemd/user", ".local/share/keyrings"] {
+        let dir = desk.home.join(name);
+        fs::create_dir_all(&dir)?;
+        let done = run(desk.program(&["-x", "/bin/pwd"]).current_dir(&dir), LIMIT)?;
+        let said = done.stderr.contains("holds keys or what runs outside");
+        ensure!(
+            done.code() == 0 && said && !done.stderr.contains("-w"),
+            "{done:?}"
+        );
+    }
     Ok(())
 }
 

@@ -130,3 +130,25 @@ fn an_absent_directory_is_an_absent_file() {
     fs::write(place.env.home.join(".config"), "a file").unwrap();
     assert_eq!(place.load().unwrap(), Config::default());
 }
+
+/// One of a disk that is not mounted, say.
+#[test]
+fn a_link_that_leads_nowhere_is_no_absent_file() {
+    for name in [
+        ".config",
+        ".config/claude-isolated",
+        ".config/claude-isolated/config.toml",
+    ] {
+        let place = Place::new();
+        let link = place.env.home.join(name);
+        fs::create_dir_all(link.parent().unwrap()).unwrap();
+        let _ = fs::remove_dir_all(&link);
+        symlink("/no/such/place", &link).unwrap();
+        let error = format!("{:#}", place.load().unwrap_err());
+        let says = format!(
+            "{} is a symbolic link whose target is not there",
+            link.display()
+        );
+        assert!(error.contains(&says), "{error}");
+    }
+}

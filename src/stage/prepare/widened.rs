@@ -10,8 +10,52 @@ use crate::host::Attached;
 use crate::launch::Filesystem;
 use crate::sandbox::workspace;
 
-/// Directories below home that are keys.
-const KEYS: [&str; 2] = [".ssh", ".gnupg"];
+/// Of home: keys, passwords, and browsers that are logged in.
+const SECRETS: [&str; 21] = [
+    ".ssh",
+    ".gnupg",
+    ".aws",
+    ".azure",
+    ".bash_history",
+    ".config/BraveSoftware",
+    ".config/chromium",
+    ".config/gcloud",
+    ".config/google-chrome",
+    ".docker",
+    ".git-credentials",
+    ".kube",
+    ".local/share/keyrings",
+    ".mozilla",
+    ".netrc",
+    ".password-store",
+    ".pgpass",
+    ".pypirc",
+    ".thunderbird",
+    ".var/app",
+    "snap",
+];
+/// In `.ssh`, and no secrets; a command can be in the first.
+const PUBLIC: [&str; 3] = ["config", "known_hosts", "authorized_keys"];
+/// Of home: what the user, or a login, executes outside.
+const EXECUTED: [&str; 17] = [
+    ".bash_profile",
+    ".bashrc",
+    ".cargo/bin",
+    ".config/autostart",
+    ".config/environment.d",
+    ".config/fish",
+    ".config/systemd",
+    ".gitconfig",
+    ".local/bin",
+    ".local/share/applications",
+    ".local/share/systemd",
+    ".profile",
+    ".xprofile",
+    ".zprofile",
+    ".zshenv",
+    ".zshrc",
+    "bin",
+];
 
 /// Of `-w` and `-r`, and of `write` and `read` in a configuration. `home` is resolved.
 pub fn files(filesystem: &Filesystem, home: &Path) -> Vec<String> {
@@ -25,11 +69,15 @@ fn lines(option: &str, paths: &[PathBuf], home: &Path) -> Vec<String> {
     let writable = option == "-w";
     let line = |path: &PathBuf| {
         let real = path.canonicalize().unwrap_or_else(|_| path.clone());
-        let shown = match home.starts_with(&real) {
-            true => "your whole home, private keys among it",
-            false if KEYS.iter().any(|keys| real == home.join(keys)) => "your private keys",
-            false if writable && workspace::is_the_systems(&real) => "files of the system",
-            false => return None,
+        let secret = of_home(&SECRETS, &real, home);
+        let secret = secret.filter(|_| writable || !is_public(&real, home));
+        let executed = of_home(&EXECUTED, &real, home).filter(|_| writable);
+        let shown = match (secret, executed) {
+            _ if home.starts_with(&real) => "your whole home, private keys among it".into(),
+            (Some(secret), _) => format!("keys, passwords or logins (~/{secret})"),
+            (_, Some(executed)) => format!("what is executed outside (~/{executed})"),
+            _ if writable && workspace::is_the_systems(&real) => "files of the system".into(),
+            _ => return None,
         };
         let how = if writable { ", writable" } else { "" };
         Some(format!(
@@ -38,6 +86,24 @@ fn lines(option: &str, paths: &[PathBuf], home: &Path) -> Vec<String> {
         ))
     };
     paths.iter().filter_map(line).collect()
+}
+
+/// The one of these that `path`, resolved, is, lies in, or holds.
+fn of_home<'a>(names: &[&'a str], path: &Path, home: &Path) -> Option<&'a str> {
+    let meets = |name: &&&str| {
+        let there = home.join(name);
+        path.starts_with(&there) || there.starts_with(path) && there.exists()
+    };
+    names.iter().find(meets).copied()
+}
+
+fn is_public(path: &Path, home: &Path) -> bool {
+    let of_ssh = |file: &Path| {
+        let name = file.to_string_lossy();
+        PUBLIC.contains(&&*name) || name.ends_with(".pub")
+    };
+    let inside = path.strip_prefix(home.join(".ssh"));
+    inside.is_ok_and(of_ssh)
 }
 
 /// Of allow entries: networks that the host is attached to, or all there are.
@@ -79,6 +145,7 @@ fn holds(outer: &IpNetwork, inner: &IpNetwork) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::scratch::Scratch;
 
     #[test]
     fn directories_that_show_too_much() {
@@ -103,7 +170,15 @@ mod tests {
             ),
             (
                 "/home/nobody-at-all/.ssh",
-                "-w /home/nobody-at-all/.ssh shows the sandbox your private keys, writable",
+                "-w /home/nobody-at-all/.ssh shows the sandbox keys, passwords or logins (~/.ssh), writable",
+            ),
+            (
+                "/home/nobody-at-all/.config/gcloud/x",
+                "-w /home/nobody-at-all/.config/gcloud/x shows the sandbox keys, passwords or logins (~/.config/gcloud), writable",
+            ),
+            (
+                "/home/nobody-at-all/bin",
+                "-w /home/nobody-at-all/bin shows the sandbox what is executed outside (~/bin), writable",
             ),
             (
                 "/etc",
@@ -118,11 +193,26 @@ mod tests {
         );
         let usual = [
             "/home/nobody-at-all/src",
-            "/home/nobody-at-all/.ssh/config",
+            "/home/nobody-at-all/.config",
             "/tmp",
             "/mnt/disk",
         ];
-        assert_eq!(said(&usual, &["/etc", "/srv"]), [""; 0]);
+        let read = [
+            "/etc",
+            "/srv",
+            "/home/nobody-at-all/bin",
+            "/home/nobody-at-all/.ssh/config",
+            "/home/nobody-at-all/.ssh/id_rsa.pub",
+        ];
+        assert_eq!(said(&usual, &read), [""; 0]);
+        let home = Scratch::new();
+        let config = home.join(".config");
+        let line = || lines("-r", std::slice::from_ref(&config), &home);
+        std::fs::create_dir_all(config.join("gh")).unwrap();
+        assert_eq!(line(), [""; 0]);
+        std::fs::create_dir_all(config.join("chromium/Default")).unwrap();
+        let end = "shows the sandbox keys, passwords or logins (~/.config/chromium)";
+        assert!(line().concat().ends_with(end), "{:?}", line());
     }
 
     #[test]
