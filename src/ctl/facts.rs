@@ -12,7 +12,7 @@ use super::battery::{Desk, Facts, routes};
 use super::destinations;
 use super::mounts::Mounts;
 use crate::config::directories::Directories;
-use crate::launch::{self, Environment, Launch, OnBlock, Request};
+use crate::launch::{self, Environment, Launch, OnBlock, Program, Request};
 use crate::live::ports::spec::Publish;
 use crate::policy::ruleset::Shelf;
 use crate::stage::namespace;
@@ -88,11 +88,21 @@ fn launch(options: &[OsString], environment: &Environment) -> Result<Launch> {
     let mut args = options.to_vec();
     args.extend(["-x", "true"].map(OsString::from));
     match launch::resolve(args, environment, &cwd)? {
+        // Another program would be executed in the place of the checks.
+        Request::Launch(launch) if !is_ours(&launch.program) => {
+            bail!(
+                "verify has a program of its own: leave out -x and what is for a program after --"
+            )
+        }
         Request::Launch(launch) => Ok(launch),
         Request::Help(_) | Request::Version(_) => {
             bail!("--help and --version start no sandbox: leave them out after --")
         }
     }
+}
+
+fn is_ours(program: &Program) -> bool {
+    matches!(program, Program::Exec { program, args } if program == "true" && args.is_empty())
 }
 
 /// This process's own, by their inodes.

@@ -209,13 +209,14 @@ fn bound(options: &Options, option: &str, given: &[OsString], cwd: &Path) -> Res
             .try_exists()
             .with_context(|| format!("{option} {shown}: cannot look at {}", path.display()))?;
         let hint = match (&options.exec, options.shell) {
-            (Some(_), _) => format!("after -x PROGRAM, {option} is PROGRAM's"),
-            (None, true) => format!("to pass it to bash: -- {option} {shown}"),
-            (None, false) => format!("to pass it to claude: -- {option} {shown}"),
+            // What is the program's stands after -x.
+            (Some(_), _) => String::new(),
+            (None, true) => format!("; to pass it to bash: -- {option} {shown}"),
+            (None, false) => format!("; to pass it to claude: -- {option} {shown}"),
         };
         ensure!(
             exists,
-            "{option} {shown}: {} does not exist; {hint}",
+            "{option} {shown}: {} does not exist{hint}",
             path.display()
         );
         Ok(path)

@@ -157,6 +157,11 @@ pub fn explain(
         rule: rule.into(),
         because,
     };
+    // The kernel connects to its loopback where the destination is none (ip(7), INADDR_ANY).
+    if address.is_unspecified() {
+        let because = "it stands for the sandbox's own loopback address";
+        return answer(Verdict::Accept, "loopback", because.into());
+    }
     if address.is_loopback() || own.contains(&address) {
         let because = "the address is the sandbox's own, and no service of the host is behind it";
         return answer(Verdict::Accept, "loopback", because.into());

@@ -10,6 +10,7 @@ pub mod merge;
 #[cfg(test)]
 mod naive;
 pub mod ruleset;
+pub mod seeming;
 pub mod words;
 
 use crate::dest::Service;

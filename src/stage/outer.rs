@@ -1,6 +1,7 @@
 //! The outer stage: the user's command.
 
 use std::ffi::OsString;
+use std::path::Path;
 
 use anyhow::{Result, bail};
 use nix::unistd::getuid;
@@ -44,6 +45,12 @@ fn launch(args: Vec<OsString>) -> Result<i32> {
         bail!(
             "the home directory {} is no directory: set HOME to one",
             around.home.display()
+        );
+    }
+    // All there is would be the home, and what is in a home is not shown.
+    if around.home == Path::new("/") {
+        bail!(
+            "HOME is /, which cannot be a home directory in a sandbox: set HOME to a directory of yours"
         );
     }
     match launch.action {

@@ -216,6 +216,8 @@ fn explain_says_what_happens(desk: &Desk) -> Result<()> {
         ensure!(accepted || explained["verdict"] == "drop", "{explained}");
         ensure!(sandbox.reaches(target)? == accepted, "{explained}");
     }
+    let none = json(desk, &["explain", "0.0.0.0:80"])?;
+    ensure!(none["rule"] == "loopback", "{none}");
     // A name has several addresses: an object a line.
     let lines = run_ctl(desk, &["explain", "nas.lan:80", "--json"])?.ok()?;
     let all: Vec<Value> = lines

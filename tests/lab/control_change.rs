@@ -106,6 +106,17 @@ fn allow_opens_and_deny_cuts_at_once(desk: &Desk) -> Result<()> {
         said == "10.10.10.55 was neither allowed nor denied\n",
         "{said}"
     );
+    for (args, line) in [
+        (["allow", "127.0.0.1:22"], "--host-port 22 brings one in\n"),
+        (
+            ["allow", "10.10.0.0/16"],
+            "opens all of 10.10.10.0/24, which eth0 is attached to\n",
+        ),
+        (["deny", "[::1]"], "packets to it never leave it\n"),
+    ] {
+        let said = run_ctl(desk, &args)?.ok()?;
+        ensure!(said.ends_with(line), "{said}");
+    }
     sandbox.stop()?;
     Ok(())
 }

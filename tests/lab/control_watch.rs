@@ -164,7 +164,7 @@ fn log_tells_during_and_after(desk: &Desk) -> Result<()> {
         let text = run_ctl(desk, args)?.ok()?;
         ensure!(
             text.starts_with(&format!("{id}: bash, ended "))
-                && text.contains("\nto allow one: claude-isolatedctl allow DEST\n")
+                && text.contains(" one from now on: claude-isolatedctl allow DEST --save\n")
                 && text.ends_with("      1  10.10.10.55:9999/udp  attached\n"),
             "{text}"
         );

@@ -213,6 +213,8 @@ fn a_home_that_does_not_exist_is_named(desk: &Desk) -> Result<()> {
         refused("HOME", &done, &["home directory", "no/such", "set HOME"])?;
     }
     ensure!(!desk.home.join("no").exists(), "it was made");
+    let done = run(desk.program(&["-x", "/bin/true"]).env("HOME", "/"), LIMIT)?;
+    refused("HOME=/", &done, &["HOME is /", "set HOME"])?;
     Ok(())
 }
 

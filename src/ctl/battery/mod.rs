@@ -9,7 +9,7 @@ mod identity;
 mod nested;
 mod network;
 mod network_admin;
-mod open_ports;
+pub mod open_ports;
 mod processes;
 
 pub use open_ports::routes;

@@ -14,8 +14,10 @@ use crate::ctl::report::Check;
 use crate::dns;
 
 const ANSWER: Duration = Duration::from_secs(1);
+/// What the names of the checks for names begin with; the protocol follows.
+pub const NAMES: &str = "names ";
 /// The relay tries one resolver after the other.
-const NAMES: Duration = Duration::from_secs(10);
+const RELAYED: Duration = Duration::from_secs(10);
 
 pub fn checks(facts: &Facts) -> Vec<Check> {
     let mut checks = Vec::new();
@@ -39,7 +41,7 @@ pub fn checks(facts: &Facts) -> Vec<Check> {
     checks.push(resolv_conf());
     let relay = SocketAddr::from((dns::ADDRESS, dns::PORT));
     for (protocol, result) in [
-        ("UDP", ask(relay, &QUERY, NAMES)),
+        ("UDP", ask(relay, &QUERY, RELAYED)),
         ("TCP", ask_stream(relay, &QUERY)),
     ] {
         let got = match result {
@@ -49,7 +51,7 @@ pub fn checks(facts: &Facts) -> Vec<Check> {
         };
         let tried = format!("ask {relay} for the root's name servers over {protocol}");
         checks.push(Check::equal(
-            format!("names {protocol}"),
+            format!("{NAMES}{protocol}"),
             tried,
             "an answer",
             got,
@@ -136,7 +138,7 @@ fn ask(at: SocketAddr, question: &[u8], limit: Duration) -> io::Result<Vec<u8>> 
 /// With the length before it (RFC 1035 4.2.2).
 fn ask_stream(at: SocketAddr, question: &[u8]) -> io::Result<Vec<u8>> {
     let mut stream = TcpStream::connect_timeout(&at, ANSWER)?;
-    stream.set_read_timeout(Some(NAMES))?;
+    stream.set_read_timeout(Some(RELAYED))?;
     let length = (question.len() as u16).to_be_bytes();
     stream.write_all(&[&length, question].concat())?;
     let mut length = [0; 2];
@@ -144,6 +146,17 @@ fn ask_stream(at: SocketAddr, question: &[u8]) -> io::Result<Vec<u8>> {
     let mut answer = vec![0; u16::from_be_bytes(length).into()];
     stream.read_exact(&mut answer)?;
     Ok(answer)
+}
+
+/// Whether one of these, the host's resolvers, answers what the battery asks of names over `protocol`.
+pub fn answered_by(servers: &[SocketAddr], protocol: &str) -> bool {
+    let ask = |at: &SocketAddr| match protocol {
+        "TCP" => ask_stream(*at, &QUERY),
+        _ => ask(*at, &QUERY, ANSWER),
+    };
+    servers
+        .iter()
+        .any(|at| ask(at).is_ok_and(|answer| answers(&answer)))
 }
 
 /// Number, "recursion desired", one question: the root, NS, IN (RFC 1035 4.1).

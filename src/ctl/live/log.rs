@@ -31,7 +31,10 @@ pub fn run(id: Option<&str>, as_json: bool) -> Result<bool> {
                 clean(&kept.run),
                 local(&kept.ended, SystemTime::now())
             );
-            (kept.blocked, head + &how_to_allow(None))
+            (
+                kept.blocked,
+                head + "to allow one from now on: claude-isolatedctl allow DEST --save\n",
+            )
         }
     };
     put(&match as_json {

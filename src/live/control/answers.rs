@@ -1,10 +1,12 @@
 //! Answers, from what the supervisor's parts know.
 
+use std::net::IpAddr;
 use std::time::Instant;
 
 use super::entry::Id;
 use super::service::Facts;
 use crate::dest::{Allowed, Destination};
+use crate::host::Attached;
 use crate::live::Live;
 use crate::live::entries::Forgotten;
 use crate::live::keeper::{Changed, Keeper, Outcome};
@@ -12,7 +14,7 @@ use crate::live::protocol::{Answer, Count, Counted, Entry, Run, Status, span};
 use crate::nf;
 use crate::policy::document::OUTPUT;
 use crate::policy::explain::{Explained, Question, explain};
-use crate::policy::{TABLE, Verdict, words};
+use crate::policy::{TABLE, Verdict, seeming, words};
 
 /// What was asked for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -133,7 +135,7 @@ pub fn rules(keeper: &Keeper, json: bool) -> Answer {
     }
 }
 
-pub fn explained(dests: &[String], live: Option<&Live>, own: &[std::net::IpAddr]) -> Answer {
+pub fn explained(dests: &[String], live: Option<&Live>, own: &[IpAddr]) -> Answer {
     let one = |dest: &String| -> Result<Explained, String> {
         let question: Question = dest.parse().map_err(|e| format!("{e:#}"))?;
         let Some(address) = question.address() else {
@@ -163,11 +165,19 @@ pub fn port(done: anyhow::Result<String>) -> Answer {
     }
 }
 
+/// The sandbox's own addresses, and the networks that the host is attached to.
+#[derive(Debug, Clone, Copy)]
+pub struct Around<'a> {
+    pub own: &'a [IpAddr],
+    pub attached: &'a [Attached],
+}
+
 /// In lines for people. `until` is when the entry ends by itself now, where it does.
 pub fn changed(
     changed: &Changed,
     wished: Wished,
     until: Option<Instant>,
+    around: Around,
     now: Instant,
 ) -> Vec<String> {
     let entry = entry(&changed.entry);
@@ -197,6 +207,14 @@ pub fn changed(
     lines.extend(effect.denied_by.iter().map(|denied| {
         format!("deny entry {denied} still blocks it, or a part of it: claude-isolatedctl allow {denied} ends that")
     }));
+    let entry = std::slice::from_ref(&changed.entry);
+    match wished {
+        Wished::Allow { .. } => {
+            lines.extend(seeming::of_no_use(entry, around.own));
+            lines.extend(seeming::opens_more(entry, around.attached));
+        }
+        Wished::Deny => lines.extend(seeming::blocks_nothing(entry, around.own)),
+    }
     lines.extend(closed(&changed.outcome));
     lines
 }

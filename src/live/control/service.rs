@@ -211,6 +211,10 @@ impl Service {
                             &changed,
                             wished,
                             live.keeper.until(&changed.entry.entry),
+                            answers::Around {
+                                own: &self.facts.own,
+                                attached: live.keeper.attached(),
+                            },
                             now,
                         ),
                     },

@@ -156,6 +156,13 @@ fn address(text: &str) -> Result<(Option<IpAddr>, &str)> {
                 .with_context(|| format!("`{ip}` is no IPv4 address"))?;
             Ok((Some(ip.into()), rest))
         }
+        _ if text.matches(':').count() > 1
+            && text
+                .rsplit_once(':')
+                .is_some_and(|(ip, _)| ip.parse::<Ipv6Addr>().is_ok()) =>
+        {
+            bail!("an IPv6 address stands in brackets")
+        }
         _ => Ok((None, text)),
     }
 }
@@ -270,7 +277,8 @@ mod tests {
             ("80/sctp", "`sctp` is neither"),
             ("80:", "`` is no port"),
             ("1:2:3", "`2:3` is no port"),
-            ("::1:80", "`` is no port"),
+            ("::1:80", "stands in brackets"),
+            ("fd43::5:8080", "stands in brackets"),
             ("nas.lan:80", "`nas.lan` is no IPv4 address"),
             ("10.0.0:80", "`10.0.0` is no IPv4 address"),
             ("[::1]80", "`:` is missing"),

@@ -97,7 +97,12 @@ pub fn ruleset(name: &str, source: &Source, base: Option<&Ruleset>) -> Result<Ru
     }
     let missing = |key: &str| anyhow!("{}: key `{key}` is missing", source.file);
     let summary = table.get("summary").ok_or_else(|| missing("summary"))?;
+    let key = summary.span();
     let summary = source.string("summary", summary)?;
+    if summary.contains(char::is_control) {
+        let what = "bad value for `summary`: it is one line, without control characters";
+        return Err(source.error(key, what));
+    }
     let default = match (table.get("default"), base) {
         (Some(value), _) => match word(source, "default", value, &DEFAULTS)? {
             "accept" => Verdict::Accept,

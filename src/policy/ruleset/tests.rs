@@ -228,6 +228,10 @@ fn errors_name_file_line_key_and_the_nearest_word() {
             "x.toml line 1: `summary` must be a string, not an integer",
         ),
         (
+            "summary = \"a\\nb\"\ndefault = \"accept\"\n",
+            "x.toml line 1: bad value for `summary`: it is one line",
+        ),
+        (
             "summary = \"s\n",
             "x.toml line 1: not TOML: invalid basic string",
         ),

@@ -6,22 +6,21 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use anyhow::{Context, Result, bail};
-use ipnetwork::IpNetwork;
 use nftables::schema::Nftables;
 use nix::errno::Errno;
 use nix::sys::prctl;
 use nix::sys::socket::{AddressFamily, SockFlag, SockProtocol, SockType, socket};
 use nix::unistd::getuid;
 
-use super::{RESOLV_CONF, widened};
-use crate::dest::{Allowed, Destination, Proto, Service};
+use super::RESOLV_CONF;
+use crate::dest::Destination;
 use crate::dns::{self, resolv::Resolv};
 use crate::host::uplink::{self, Uplink};
 use crate::host::{Network, attached, names};
 use crate::launch::{self, Netns};
 use crate::live::ports::Asked;
 use crate::policy::ruleset::{Dns, Shelf};
-use crate::policy::{Inputs, Policy, document};
+use crate::policy::{Inputs, Policy, document, seeming};
 use crate::sandbox::binds::Proc;
 use crate::stage::{container, pasta};
 
@@ -133,8 +132,10 @@ pub fn prepare(
         inputs,
         policy,
     } = decide(asked, shelf, getent.as_deref(), warnings)?;
-    warnings.extend(of_no_use(&inputs.allowed, &network));
-    warnings.extend(widened::networks(&inputs.allowed, &inputs.attached));
+    let own: Vec<IpAddr> = network.addresses.iter().map(|a| a.addr.ip()).collect();
+    warnings.extend(seeming::of_no_use(&inputs.allowed, &own));
+    warnings.extend(seeming::opens_more(&inputs.allowed, &inputs.attached));
+    warnings.extend(seeming::blocks_nothing(&inputs.denied, &own));
     warnings.extend(ping_excluded());
     Ok(Firewall {
         way: choose_way(asked.netns, proc)?,
@@ -142,7 +143,7 @@ pub fn prepare(
         policy,
         inputs,
         getent,
-        own: network.addresses.iter().map(|a| a.addr.ip()).collect(),
+        own,
         uplink: uplink::uplink(&network),
         pasta,
         resolv,
@@ -189,45 +190,6 @@ fn choose_way(netns: Netns, proc: Proc) -> Result<Way> {
         Netns::Auto if root || clipped || proc == Proc::Launchers => Way::Attach,
         Netns::Auto => Way::Pasta,
     })
-}
-
-/// A line for each allow entry that names this machine: inside, its addresses are the sandbox's own.
-fn of_no_use(allowed: &[Allowed], network: &Network) -> Vec<String> {
-    let own = |net: &IpNetwork| {
-        net.ip().is_loopback()
-            || network
-                .addresses
-                .iter()
-                .any(|own| own.addr.ip() == net.ip() && single(net))
-    };
-    let named = allowed
-        .iter()
-        .filter(|allowed| allowed.addresses.iter().any(own));
-    let line = |allowed: &Allowed| {
-        format!(
-            "allow entry {} is this machine: inside, that address is the sandbox's own, and services of the desktop \
-             are not reached; --host-port {} brings one in",
-            allowed.entry,
-            host_port(allowed.entry.service)
-        )
-    };
-    named.map(line).collect()
-}
-
-/// How `--host-port` names the service that was meant.
-fn host_port(service: Option<Service>) -> String {
-    match service {
-        Some(Service { proto, first, last }) if first == last => match proto {
-            Proto::Tcp => first.to_string(),
-            Proto::Udp => format!("{first}/udp"),
-        },
-        _ => "PORT".into(),
-    }
-}
-
-/// Whether a network is one address.
-pub fn single(net: &IpNetwork) -> bool {
-    net.prefix() == if net.is_ipv4() { 32 } else { 128 }
 }
 
 /// A line when the host does not let the user ping (icmp(7), `ping_group_range`): pasta sends the sandbox's echo

@@ -2,11 +2,6 @@
 
 use std::path::{Path, PathBuf};
 
-use ipnetwork::IpNetwork;
-
-use super::firewall::single;
-use crate::dest::Allowed;
-use crate::host::Attached;
 use crate::launch::Filesystem;
 use crate::sandbox::workspace;
 
@@ -106,42 +101,6 @@ fn is_public(path: &Path, home: &Path) -> bool {
     inside.is_ok_and(of_ssh)
 }
 
-/// Of allow entries: networks that the host is attached to, or all there are.
-pub fn networks(allowed: &[Allowed], attached: &[Attached]) -> Vec<String> {
-    let of = |allowed: &Allowed| {
-        let mut nets = allowed.addresses.iter();
-        nets.find_map(|net| network(allowed, net, attached))
-    };
-    allowed.iter().filter_map(of).collect()
-}
-
-fn network(allowed: &Allowed, net: &IpNetwork, attached: &[Attached]) -> Option<String> {
-    let entry = &allowed.entry;
-    let family = if net.is_ipv4() { "IPv4" } else { "IPv6" };
-    match (net.prefix(), entry.service) {
-        (0, None) => Some(format!(
-            "allow {entry} opens every network: the policy blocks nothing of {family}"
-        )),
-        (0, Some(service)) => Some(format!(
-            "allow {entry} opens {service} of every network: the policy blocks it nowhere in {family}"
-        )),
-        (_, Some(_)) => None,
-        (_, None) => {
-            let whole = attached
-                .iter()
-                .find(|a| !single(&a.net) && holds(net, &a.net))?;
-            Some(format!(
-                "allow {entry} opens all of {}, which {} is attached to",
-                whole.net, whole.device
-            ))
-        }
-    }
-}
-
-fn holds(outer: &IpNetwork, inner: &IpNetwork) -> bool {
-    outer.prefix() <= inner.prefix() && outer.contains(inner.ip())
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -213,54 +172,5 @@ mod tests {
         std::fs::create_dir_all(config.join("chromium/Default")).unwrap();
         let end = "shows the sandbox keys, passwords or logins (~/.config/chromium)";
         assert!(line().concat().ends_with(end), "{:?}", line());
-    }
-
-    #[test]
-    fn entries_that_open_too_much() {
-        let attached = ["10.10.10.0/24", "fd43::/64", "10.9.9.9/32"].map(|net| Attached {
-            net: net.parse().unwrap(),
-            device: "eth0".into(),
-            source: "address".into(),
-        });
-        let said = |text: &str| {
-            let entry: crate::dest::Destination = text.parse().unwrap();
-            let crate::dest::Target::Net(net) = entry.target else {
-                panic!("{text}")
-            };
-            let addresses = vec![net];
-            networks(&[Allowed { entry, addresses }], &attached).pop()
-        };
-        for (text, line) in [
-            (
-                "0.0.0.0/0",
-                "allow 0.0.0.0/0 opens every network: the policy blocks nothing of IPv4",
-            ),
-            (
-                "::/0",
-                "allow ::/0 opens every network: the policy blocks nothing of IPv6",
-            ),
-            (
-                "0.0.0.0/0:443",
-                "allow 0.0.0.0/0:443/tcp opens 443/tcp of every network: the policy blocks it nowhere in IPv4",
-            ),
-            (
-                "10.0.0.0/8",
-                "allow 10.0.0.0/8 opens all of 10.10.10.0/24, which eth0 is attached to",
-            ),
-            (
-                "fd43::/64",
-                "allow fd43::/64 opens all of fd43::/64, which eth0 is attached to",
-            ),
-        ] {
-            assert_eq!(said(text).as_deref(), Some(line));
-        }
-        for text in [
-            "10.10.10.0/25",
-            "10.10.10.0/24:80",
-            "10.9.9.9",
-            "192.168.0.0/16",
-        ] {
-            assert_eq!(said(text), None, "{text}");
-        }
     }
 }
