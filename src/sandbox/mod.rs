@@ -6,6 +6,7 @@ pub mod bwrap;
 pub mod cache;
 pub mod environment;
 pub mod git;
+pub mod glob;
 pub mod gpg;
 pub mod hide;
 pub mod layout;

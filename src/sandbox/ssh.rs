@@ -5,6 +5,7 @@ use std::fs::File;
 use std::io::Read;
 use std::path::{Path, PathBuf};
 
+use super::glob;
 use super::layout::{Access, Layout};
 use crate::launch::Ssh;
 
@@ -188,20 +189,9 @@ fn expand(pattern: &str, home: &Path) -> Vec<PathBuf> {
     found
 }
 
-/// glob(7) without brackets; a leading dot has to be written.
+/// A leading dot has to be written.
 fn matches(pattern: &[u8], name: &[u8]) -> bool {
-    fn rest(pattern: &[u8], name: &[u8]) -> bool {
-        match (pattern.split_first(), name.split_first()) {
-            (None, None) => true,
-            (Some((b'*', after)), _) => {
-                (0..=name.len()).any(|skipped| rest(after, &name[skipped..]))
-            }
-            (Some((b'?', after)), Some((_, name))) => rest(after, name),
-            (Some((p, after)), Some((n, name))) => p == n && rest(after, name),
-            _ => false,
-        }
-    }
-    (name.first() != Some(&b'.') || pattern.first() == Some(&b'.')) && rest(pattern, name)
+    (name.first() != Some(&b'.') || pattern.first() == Some(&b'.')) && glob::name(pattern, name)
 }
 
 /// By the first line: OpenSSH's, PEM's and PuTTY's forms.

@@ -55,12 +55,12 @@ pub fn files(root: &Path) -> Result<()> {
         "var/tmp",
         "opt/lab",
         "opt/pasta",
-        "root/project/.git/hooks",
-        "home/user/project/.git/hooks",
+        "root/robot/.git/hooks",
+        "home/user/robot/.git/hooks",
     ] {
         fs::create_dir_all(root.join(dir))?;
     }
-    for path in ["", "project", "project/.git", "project/.git/hooks"] {
+    for path in ["", "robot", "robot/.git", "robot/.git/hooks"] {
         let path = Path::new("home/user").join(path);
         chown(root.join(path), Some(1000), Some(1000))?;
     }

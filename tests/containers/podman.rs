@@ -19,7 +19,7 @@ pub const UNMASKED: [&str; 2] = ["--security-opt", "unmask=ALL"];
 pub const USER: [&str; 5] = [
     "--user",
     "1000",
-    "-w/home/user/project",
+    "-w/home/user/robot",
     "--env",
     "HOME=/home/user",
 ];
@@ -90,7 +90,7 @@ impl Podman {
         let mut argv = self.words();
         argv.extend(["run", "--rm", "--env", path]);
         if !options.contains(&"--user") {
-            argv.extend(["--workdir", "/root/project"]);
+            argv.extend(["--workdir", "/root/robot"]);
         }
         argv.extend(options);
         argv.extend([IMAGE, "bash", "-c", script]);

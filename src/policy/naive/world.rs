@@ -6,22 +6,11 @@ use ipnetwork::IpNetwork;
 
 use crate::dest::{Proto, Service};
 
-/// SplitMix64 (Steele and others 2014).
-pub struct Random(pub u64);
+#[path = "../../../tests/common/splitmix.rs"]
+mod splitmix;
+pub use splitmix::Random;
 
 impl Random {
-    pub fn next(&mut self) -> u64 {
-        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        let mut z = self.0;
-        z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-        z ^ (z >> 31)
-    }
-
-    pub fn below(&mut self, n: u64) -> u64 {
-        self.next() % n
-    }
-
     /// An address of a small world, in which chance meets: few high parts, few bits set.
     pub fn v4(&mut self) -> Ipv4Addr {
         let high = [10, 100, 169, 172, 192, 203, 224, 255][self.below(8) as usize];
