@@ -114,15 +114,15 @@ fn pin_above(layout: &mut Layout, seen: &Path) {
 
 /// A path followed to its end.
 #[derive(Debug, PartialEq, Eq)]
-struct Way {
+pub struct Way {
     /// Resolved. Where something is missing on the way, the first missing thing.
-    end: PathBuf,
+    pub end: PathBuf,
     /// The links that were followed, each under its resolved directory.
-    links: Vec<PathBuf>,
+    pub links: Vec<PathBuf>,
 }
 
 impl Way {
-    fn walk(path: &Path) -> Result<Way> {
+    pub fn walk(path: &Path) -> Result<Way> {
         let mut links = Vec::new();
         // As is usual.
         if let Ok(end) = without_links(path) {

@@ -2,20 +2,19 @@
 //! another workspace, is not executed.
 
 use std::ffi::OsStr;
+use std::fs::File;
+use std::io::Read;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
 use nix::unistd::{AccessFlags, access, getuid};
 
-use super::layout::resolve;
+use super::protect::Way;
 
 /// Of home: read-only in every sandbox, but for one whose user has named exactly that with `-w`.
-const KEPT: [&str; 4] = [
-    ".local/bin",
-    "bin",
-    ".nix-profile/bin",
-    ".local/state/nix/profile/bin",
-];
+const KEPT: [&str; 2] = [".local/bin", "bin"];
+/// Of home: links into the system's, and trusted as that. A sandbox could have put something else there.
+const PROFILES: [&str; 2] = [".nix-profile", ".local/state/nix/profile"];
 /// The system's and package managers' own, whoever owns them: read-only in every sandbox, and never its workspace.
 const SYSTEM: [&str; 8] = [
     "/usr",
@@ -27,8 +26,6 @@ const SYSTEM: [&str; 8] = [
     "/gnu",
     "/home/linuxbrew/.linuxbrew",
 ];
-/// Where root's programs may be, too, although a workspace can be there.
-const ROOTS: &str = "/opt";
 
 /// By whom, and how, tools are looked up.
 #[derive(Debug, Clone, Copy)]
@@ -84,13 +81,20 @@ impl Tools<'_> {
     }
 
     fn trusts(&self, file: &Path) -> bool {
-        let Ok(real) = resolve(file) else {
+        let Ok(Way { end, links }) = Way::walk(file) else {
             return false;
         };
         // A link is as good as its place: it decides what is executed under the tool's name.
-        [file, &real]
-            .into_iter()
-            .all(|file| self.out_of_reach(file))
+        let in_reach = |link: &PathBuf| !self.out_of_reach(link);
+        self.out_of_reach(&end)
+            && !links
+                .iter()
+                .any(|link| in_reach(link) && !self.is_profile(link, &end))
+            && !by_path(&end)
+    }
+
+    fn is_profile(&self, link: &Path, end: &Path) -> bool {
+        PROFILES.iter().any(|dir| link == self.home.join(dir)) && is_systems(end)
     }
 
     fn out_of_reach(&self, file: &Path) -> bool {
@@ -98,16 +102,29 @@ impl Tools<'_> {
             return false;
         }
         let kept = |dir: &&str| file.parent() == Some(&*self.home.join(dir));
-        if KEPT.iter().any(kept) || SYSTEM.iter().any(|dir| file.starts_with(dir)) {
-            return true;
-        }
-        let mut around = file.ancestors();
-        match getuid().is_root() {
-            // Owners and modes say nothing of what root can write.
-            true => file.starts_with(ROOTS) && !around.any(|dir| dir.join(".git").exists()),
-            false => !around.any(is_the_users),
-        }
+        // Owners and modes say nothing of what root can write.
+        KEPT.iter().any(kept)
+            || is_systems(file)
+            || !getuid().is_root() && !file.ancestors().any(is_the_users)
     }
+}
+
+fn is_systems(path: &Path) -> bool {
+    SYSTEM.iter().any(|dir| path.starts_with(dir))
+}
+
+/// Whether a script names its interpreter by PATH, on which a sandbox may have put one.
+fn by_path(file: &Path) -> bool {
+    let mut line = Vec::new();
+    // As much as the kernel looks at (binfmt_script, `BINPRM_BUF_SIZE`).
+    let read = File::open(file).and_then(|file| file.take(256).read_to_end(&mut line));
+    let line = line.split(|byte| *byte == b'\n').next().unwrap_or_default();
+    let line = String::from_utf8_lossy(line);
+    let interpreter = line
+        .strip_prefix("#!")
+        .and_then(|rest| rest.split_whitespace().next());
+    // One that cannot be read is no script: the kernel could not run its interpreter on it.
+    read.is_ok() && interpreter.is_some_and(|path| !path.starts_with('/') || path.ends_with("/env"))
 }
 
 /// Whether the user, and so a sandbox that shows it, can write `path`, or could make it so. The latter cannot be told of one
@@ -177,5 +194,37 @@ mod tests {
         assert_eq!(found(&[kept], &[]), Tool::Refused(own));
         let below = program(&home.join("bin/project"));
         assert_eq!(found(&[below.parent().unwrap()], &[]), Tool::Refused(below));
+        // Each link on the way decides, not the last alone.
+        let (own, through) = (home.join("bin/env"), home.join("src/link"));
+        symlink("/usr/bin/true", &through).unwrap();
+        symlink(&through, &own).unwrap();
+        let kept = own.parent().unwrap();
+        assert_eq!(found(&[kept], &[]), Tool::Refused(own.clone()));
+        fs::remove_file(&own).unwrap();
+        symlink("/usr/bin/true", &own).unwrap();
+        assert_eq!(found(&[kept], &[]), Tool::Found(own.clone()));
+        // PATH decides about what a script is run by.
+        for (line, trusted) in [
+            ("#!/usr/bin/env python3", false),
+            ("#! /bin/env -S sh", false),
+            ("#!sh", false),
+            ("#!/bin/sh -e", true),
+        ] {
+            fs::remove_file(&own).unwrap();
+            fs::write(program(kept), line).unwrap();
+            let tool = found(&[kept], &[]);
+            assert_eq!(tool == Tool::Found(own.clone()), trusted, "{line}");
+        }
+        // A profile is a link into the system's.
+        let profile = home.join(".nix-profile");
+        symlink("/usr", &profile).unwrap();
+        let bin = profile.join("bin");
+        assert_eq!(found(&[&bin], &[]), Tool::Found(bin.join("env")));
+        fs::remove_file(&profile).unwrap();
+        let planted = program(&bin);
+        assert_eq!(found(&[&bin], &[]), Tool::Refused(planted));
+        fs::rename(&profile, home.join("src/profile")).unwrap();
+        symlink(home.join("src/profile"), &profile).unwrap();
+        assert_eq!(found(&[&bin], &[]), Tool::Refused(bin.join("env")));
     }
 }

@@ -36,8 +36,20 @@ const NEVER: &[&str] = &[
 ];
 /// Nothing below these is a workspace either.
 const NEVER_BELOW: &[&str] = &[
-    "/bin", "/boot", "/dev", "/etc", "/gnu", "/lib", "/lib32", "/lib64", "/nix", "/proc", "/sbin",
-    "/sys", "/usr",
+    "/bin",
+    "/boot",
+    "/dev",
+    "/etc",
+    "/gnu",
+    "/home/linuxbrew/.linuxbrew",
+    "/lib",
+    "/lib32",
+    "/lib64",
+    "/nix",
+    "/proc",
+    "/sbin",
+    "/sys",
+    "/usr",
 ];
 /// Nor these directories of a home, nor anything below them: keys, and what runs outside.
 const NEVER_BELOW_HOME: &[&str] = &[

@@ -16,11 +16,13 @@ use crate::sandbox::cache;
 /// What starts outside of a sandbox and lies where a read-write bind may show it: the user's own programs, unless they
 /// were asked for by exactly that name, and Claude's.
 pub fn programs(launch: &Launch, home: &Path, program: Option<&Path>) -> Vec<PathBuf> {
-    let mut own: Vec<PathBuf> = ["bin", ".local/bin", ".local/share/claude", ".claude/local"]
-        .map(|dir| home.join(dir))
-        .into_iter()
-        .filter(|dir| dir.exists() && !launch.filesystem.write.contains(dir))
-        .collect();
+    // Also where they are missing: what is planted there would be on PATH.
+    let of_user = ["bin", ".local/bin"].map(|dir| home.join(dir));
+    let claudes = [".local/share/claude", ".claude/local"].map(|dir| home.join(dir));
+    let claudes = claudes.into_iter().filter(|dir| dir.exists());
+    let asked = |dir: &PathBuf| launch.filesystem.write.contains(dir);
+    let own = of_user.into_iter().chain(claudes);
+    let mut own: Vec<PathBuf> = own.filter(|dir| !asked(dir)).collect();
     if matches!(launch.program, Program::Configured { .. }) {
         own.extend(program.and_then(|program| program.canonicalize().ok()));
     }

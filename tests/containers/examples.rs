@@ -55,7 +55,7 @@ fn podman_by_hand(podman: &Podman) -> Result<()> {
         ("IMAGE", IMAGE),
         (
             "OPTIONS",
-            "--network=slirp4netns --env PATH=/opt/pasta:/usr/local/bin:/usr/bin",
+            "--network=slirp4netns --env PATH=/usr/local/pasta:/usr/local/bin:/usr/bin",
         ),
     ];
     let done = as_user(&argv, &variables, Duration::from_secs(60))?;

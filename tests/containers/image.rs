@@ -33,7 +33,7 @@ const PASTA: &str = "CLAUDE_ISOLATED_TEST_PASTA";
 
 /// The pasta that is asked for, where the desktop's user has it: in the image's files.
 pub fn asked_pasta() -> Option<String> {
-    let path = Path::new(FILES).join("image/opt/pasta/pasta");
+    let path = Path::new(FILES).join("image/usr/local/pasta/pasta");
     std::env::var_os(PASTA)?;
     Some(path.display().to_string())
 }
@@ -54,7 +54,7 @@ pub fn files(root: &Path) -> Result<()> {
         "tmp",
         "var/tmp",
         "opt/lab",
-        "opt/pasta",
+        "usr/local/pasta",
         "root/robot/.git/hooks",
         "home/user/robot/.git/hooks",
     ] {
@@ -190,7 +190,7 @@ fn add_pasta(pasta: &Path, root: &Path) -> Result<PathBuf> {
         .canonicalize()
         .with_context(|| format!("no such pasta: {}", pasta.display()))?;
     let name = real.file_name().context("pasta is no file")?;
-    let to = root.join("opt/pasta");
+    let to = root.join("usr/local/pasta");
     copy(&real, &to.join(name))?;
     if name != "pasta" {
         symlink(name, to.join("pasta"))?;

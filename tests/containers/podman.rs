@@ -86,7 +86,7 @@ impl Podman {
 
     /// The command line of `bash -c SCRIPT` in a container.
     pub fn argv<'a>(&'a self, options: &[&'a str], script: &'a str) -> Vec<&'a str> {
-        let path = "PATH=/opt/pasta:/usr/local/bin:/usr/bin:/usr/sbin";
+        let path = "PATH=/usr/local/pasta:/usr/local/bin:/usr/bin:/usr/sbin";
         let mut argv = self.words();
         argv.extend(["run", "--rm", "--env", path]);
         if !options.contains(&"--user") {

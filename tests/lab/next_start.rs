@@ -12,6 +12,7 @@ use crate::harness::{Desk, EVERYONE, Scenario, run, scenario};
 
 pub const ALL: &[Scenario] = &[
     scenario!(tools_are_not_taken_from_the_workspace),
+    scenario!(nothing_comes_to_the_users_own_programs),
     scenario!(a_configuration_with_a_second_name_is_refused),
     scenario!(a_bound_directory_cannot_be_replaced),
     scenario!(a_link_to_a_whole_home_is_not_followed),
@@ -56,6 +57,28 @@ fn tools_are_not_taken_from_the_workspace(desk: &Desk) -> Result<()> {
         done.code() == 125 && !mark.exists() && done.stderr.contains("a sandbox can write it"),
         "{done:?}"
     );
+    Ok(())
+}
+
+/// Where tools are taken from and nothing is yet, and what is around it can be written.
+fn nothing_comes_to_the_users_own_programs(desk: &Desk) -> Result<()> {
+    let local = desk.home.join(".local");
+    fs::create_dir_all(local.join("share"))?;
+    let bin = local.join("bin");
+    ensure!(!bin.exists());
+    let script = "mkdir -p ~/.local/bin && cp /bin/true ~/.local/bin/pasta || mv ~/.local/bin ~/.local/x; \
+        : >~/.local/share/written";
+    for write in [&local, &desk.home] {
+        let write = write.display().to_string();
+        let done = desk.run(&["-w", &write, "-x", "/bin/sh", "-c", script])?;
+        let said = format!("-w {write} shows the sandbox ");
+        ensure!(done.stderr.contains(&said), "{done:?}");
+        ensure!(!bin.exists() && !local.join("x").exists(), "{done:?}");
+        let written = local.join("share/written");
+        ensure!(written.exists(), "{done:?}");
+        fs::remove_file(written)?;
+        ensure!(!desk.home.join("bin").exists(), "left behind");
+    }
     Ok(())
 }
 

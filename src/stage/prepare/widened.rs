@@ -64,9 +64,10 @@ fn lines(option: &str, paths: &[PathBuf], home: &Path) -> Vec<String> {
     let writable = option == "-w";
     let line = |path: &PathBuf| {
         let real = path.canonicalize().unwrap_or_else(|_| path.clone());
-        let secret = of_home(&SECRETS, &real, home);
+        let secret = of_home(&SECRETS, &real, home, false);
         let secret = secret.filter(|_| writable || !is_public(&real, home));
-        let executed = of_home(&EXECUTED, &real, home).filter(|_| writable);
+        // Or can be made there.
+        let executed = of_home(&EXECUTED, &real, home, true).filter(|_| writable);
         let shown = match (secret, executed) {
             _ if home.starts_with(&real) => "your whole home, private keys among it".into(),
             (Some(secret), _) => format!("keys, passwords or logins (~/{secret})"),
@@ -83,11 +84,11 @@ fn lines(option: &str, paths: &[PathBuf], home: &Path) -> Vec<String> {
     paths.iter().filter_map(line).collect()
 }
 
-/// The one of these that `path`, resolved, is, lies in, or holds.
-fn of_home<'a>(names: &[&'a str], path: &Path, home: &Path) -> Option<&'a str> {
+/// The one of these that `path`, resolved, is, lies in, or holds, or with `missing` could hold.
+fn of_home<'a>(names: &[&'a str], path: &Path, home: &Path, missing: bool) -> Option<&'a str> {
     let meets = |name: &&&str| {
         let there = home.join(name);
-        path.starts_with(&there) || there.starts_with(path) && there.exists()
+        path.starts_with(&there) || there.starts_with(path) && (missing || there.exists())
     };
     names.iter().find(meets).copied()
 }
@@ -150,16 +151,12 @@ mod tests {
             said(&[], &["/home"]),
             ["-r /home shows the sandbox your whole home, private keys among it"]
         );
-        let usual = [
-            "/home/nobody-at-all/src",
-            "/home/nobody-at-all/.config",
-            "/tmp",
-            "/mnt/disk",
-        ];
+        let usual = ["/home/nobody-at-all/src", "/tmp", "/mnt/disk"];
         let read = [
             "/etc",
             "/srv",
             "/home/nobody-at-all/bin",
+            "/home/nobody-at-all/.config",
             "/home/nobody-at-all/.ssh/config",
             "/home/nobody-at-all/.ssh/id_rsa.pub",
         ];

@@ -20,7 +20,8 @@ pub const CLAUDE: &str = "/opt/claude-code";
 /// The Rust toolchain that runs the tests.
 pub const RUST: &str = "/opt/rust";
 /// A pasta other than the installed one, first on PATH.
-const PASTA: &str = "/opt/pasta";
+/// Where root takes a tool from, too; every distribution has the directory.
+const PASTA: &str = "/usr/local/src";
 
 pub fn tmpfs(on: &str) -> Result<()> {
     mount(
@@ -97,6 +98,7 @@ pub fn lab() -> Result<()> {
         let _ = fs::copy(real.with_file_name(&variant), to.join(&variant));
     }
     read_only_root()?;
+    bind(&aside.join("pasta"), Path::new(PASTA))?;
     bind(aside, Path::new("/opt"))?;
     Ok(())
 }
