@@ -21,7 +21,7 @@ use std::{env, thread};
 
 use nix::time::{ClockId, clock_gettime};
 
-use common::{Place, STAGE, median, private_memory};
+use common::{Place, STAGE, median, private_memory, supervisor};
 
 const NETWORK: &str = "
 set -e
@@ -254,7 +254,7 @@ fn follow(child: &mut Child, until: &str) -> u64 {
         let text = String::from_utf8_lossy(&line).into_owned();
         line.clear();
         if text == until {
-            return private_memory(child.id());
+            return private_memory(supervisor(child.id()));
         }
         println!("{text}");
     }

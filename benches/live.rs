@@ -16,7 +16,7 @@ use std::time::Duration;
 use claude_isolated::netlink::{
     Builder, NLM_F_ACK, NLM_F_CREATE, NLM_F_REQUEST, Netlink, messages,
 };
-use common::{AS_ROOT, DESKTOP, Place, ms, private_memory};
+use common::{AS_ROOT, DESKTOP, Place, ms, private_memory, supervisor};
 use nix::libc;
 use nix::time::{ClockId, clock_gettime};
 
@@ -78,7 +78,7 @@ fn measure(changes: usize) {
     let netlink = Netlink::open(netlink_sys::protocols::NETLINK_ROUTE).unwrap();
     let device = nix::net::if_::if_nametoindex("eth0").unwrap();
     let mut times = Vec::new();
-    let memory = || private_memory(child.id());
+    let memory = || private_memory(supervisor(child.id()));
     let mut before = 0;
     for n in 0..changes {
         // Distinct networks of 198.0.0.0/8, with those of RFC 2544 and RFC 5737 among them.

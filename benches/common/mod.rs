@@ -6,6 +6,11 @@ use std::process::Command;
 use std::time::Duration;
 use std::{env, fs};
 
+#[path = "../../tests/common/supervisor.rs"]
+mod supervisor;
+#[allow(unused_imports, reason = "not every benchmark looks at it")]
+pub use supervisor::supervisor;
+
 /// What this process is to do; not set in the first one.
 pub const STAGE: &str = "CLAUDE_ISOLATED_BENCH_STAGE";
 

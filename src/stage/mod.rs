@@ -1,6 +1,7 @@
 //! The stages of a launch, each of them this executable.
 //!
-//! [`outer`], the user's command, prepares everything ([`prepare`]), starts it ([`start`]) and stays to [`supervise`] it;
+//! [`outer`], the user's command, prepares everything ([`prepare`]), starts it ([`start`]) and stays to [`supervise`] it,
+//! with a firewall in a process of its own ([`front`] is the other);
 //! [`inner`] is root of the user namespace that owns the sandbox's network and loads the table, where there is a firewall;
 //! [`init`] is the sandbox's first process. They speak over sockets ([`wire`]), in messages that [`plan`] has.
 
@@ -11,6 +12,7 @@ pub mod dbus_proxy;
 pub mod dry_run;
 pub mod early;
 pub mod filter;
+pub mod front;
 pub mod gh;
 pub mod git_watch;
 pub mod helpers;

@@ -7,6 +7,7 @@ use anyhow::{Result, bail};
 use nix::unistd::getuid;
 
 use super::early::Early;
+use super::front::{self, Side};
 use super::prepare::{self, Found, Surroundings};
 use super::start::{self, Interrupted, Left, Origin};
 use super::{EXIT_NOT_FOUND, EXIT_OURS, container, dry_run, own, put, say, stdio, supervise};
@@ -73,7 +74,13 @@ fn start(launch: &Launch, around: &Surroundings) -> Result<i32> {
             bail!("the sandbox's network cannot be set up{no_tun}");
         }
     }
-    let origin = Origin::leave()?;
+    let mut origin = Origin::leave()?;
+    if launch.firewall.is_some() {
+        match front::divide()? {
+            Side::Front(status) => return Ok(status),
+            Side::Supervisor(front) => origin.front = Some(front),
+        }
+    }
     let found = Found::look(launch, around);
     let early = Early::start(launch, &found)?;
     // Before the mounts are decided on: what is not there could not be hidden. Where it fails, the control socket does,

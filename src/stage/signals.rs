@@ -24,6 +24,19 @@ pub const FROM_TERMINAL: [Signal; 6] = [
     Signal::SIGHUP,
 ];
 
+/// Signals that end a start, and that the supervisor passes on or notes.
+pub const WATCHED: [Signal; 9] = [
+    Signal::SIGALRM,
+    Signal::SIGINT,
+    Signal::SIGQUIT,
+    Signal::SIGTERM,
+    Signal::SIGHUP,
+    Signal::SIGTSTP,
+    Signal::SIGUSR1,
+    Signal::SIGUSR2,
+    Signal::SIGCHLD,
+];
+
 impl Signals {
     /// Those of this process. SIGPIPE counts as not ignored: Rust's runtime ignores it before anybody could ask.
     pub fn current() -> Result<Self> {

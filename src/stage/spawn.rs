@@ -49,6 +49,8 @@ pub struct Passed<'a> {
     pub fds: Vec<(BorrowedFd<'a>, RawFd)>,
     /// The signals that are blocked.
     pub blocked: &'a [Signal],
+    /// The process group, where it is not ours.
+    pub group: Option<Pid>,
 }
 
 /// Executes `argv[0]`, a path, with exactly what `passed` says; SIGPIPE, which Rust ignores, is back at its default
@@ -68,12 +70,14 @@ fn execute(argv: &[OsString], passed: &Passed) -> Result<Pid> {
         actions.add_dup2(raw, *number)?;
     }
     let blocked = passed.blocked.iter().copied().collect();
+    let group = passed.group;
     spawn(
         argv,
         &[],
         &actions,
         &SigSet::from(Signal::SIGPIPE),
         &blocked,
+        group,
     )?
     .with_context(|| format!("cannot execute {}", argv[0].to_string_lossy()))
 }
@@ -91,6 +95,7 @@ pub fn program(
         &PosixSpawnFileActions::init()?,
         default,
         blocked,
+        None,
     )
 }
 
@@ -101,11 +106,17 @@ fn spawn(
     actions: &PosixSpawnFileActions,
     default: &SigSet,
     blocked: &SigSet,
+    group: Option<Pid>,
 ) -> Result<nix::Result<Pid>> {
     let mut attributes = PosixSpawnAttr::init()?;
     attributes.set_sigmask(blocked)?;
     attributes.set_sigdefault(default)?;
-    let flags = PosixSpawnFlags::POSIX_SPAWN_SETSIGMASK | PosixSpawnFlags::POSIX_SPAWN_SETSIGDEF;
+    let mut flags =
+        PosixSpawnFlags::POSIX_SPAWN_SETSIGMASK | PosixSpawnFlags::POSIX_SPAWN_SETSIGDEF;
+    if let Some(group) = group {
+        attributes.set_pgroup(group)?;
+        flags |= PosixSpawnFlags::POSIX_SPAWN_SETPGROUP;
+    }
     attributes.set_flags(flags)?;
     let args = c_strings(argv)?;
     let [path, ..] = &args[..] else {
@@ -135,20 +146,31 @@ fn c_strings(strings: &[OsString]) -> Result<Vec<CString>> {
 }
 
 /// Starts pasta, which makes the namespaces and executes the inner stage; `channel` becomes that one's descriptor 0,
-/// because a current pasta closes all above 2. The mask hides a terminal's signals from pasta's own handlers.
-pub fn pasta_with_inner(argv: &[OsString], channel: &Channel, log: &Log) -> Result<Pid> {
+/// because a current pasta closes all above 2. `group` is the process group of all that. The mask hides a terminal's signals from pasta's own handlers.
+pub fn pasta_with_inner(
+    argv: &[OsString],
+    channel: &Channel,
+    log: &Log,
+    group: Option<Pid>,
+) -> Result<Pid> {
     let fds = vec![(channel.as_fd(), 0), (log.0.as_fd(), 1), (log.0.as_fd(), 2)];
     execute(
         argv,
         &Passed {
             fds,
             blocked: &signals::FROM_TERMINAL,
+            group,
         },
     )
 }
 
 /// Starts the inner stage by itself: it makes the namespaces.
-pub fn inner_alone(self_exe: &Path, channel: &Channel, log: &Log) -> Result<Pid> {
+pub fn inner_alone(
+    self_exe: &Path,
+    channel: &Channel,
+    log: &Log,
+    group: Option<Pid>,
+) -> Result<Pid> {
     let argv = [self_exe.into(), ALONE_FLAG.into()];
     let fds = vec![(channel.as_fd(), 0), (log.0.as_fd(), 1), (log.0.as_fd(), 2)];
     execute(
@@ -156,6 +178,7 @@ pub fn inner_alone(self_exe: &Path, channel: &Channel, log: &Log) -> Result<Pid>
         &Passed {
             fds,
             blocked: &signals::FROM_TERMINAL,
+            group,
         },
     )
 }
@@ -171,6 +194,7 @@ pub fn bwrap(argv: &[OsString], inherited: &[(impl AsFd, RawFd)]) -> Result<Pid>
         &Passed {
             fds,
             blocked: &signals::FROM_TERMINAL,
+            group: None,
         },
     )
 }
@@ -189,6 +213,7 @@ pub fn logged(argv: &[OsString], fd: BorrowedFd, number: RawFd, log: &Log) -> Re
         &Passed {
             fds,
             blocked: &signals::FROM_TERMINAL,
+            group: None,
         },
     )
 }

@@ -19,6 +19,7 @@ use self::firewalled::Starting;
 use super::covers::Covers;
 use super::early::Early;
 use super::filter::Filter;
+use super::front::Front;
 use super::helpers::Helpers;
 use super::made::Made;
 use super::plan::{Signals, ToInit, fd};
@@ -37,19 +38,6 @@ use crate::ssh_agent;
 /// How long all of the start may take: a tool that hangs ends in an error.
 pub const LIMIT: Duration = Duration::from_secs(15);
 
-/// Signals that end a start, and that the supervisor passes on or notes.
-const WATCHED: [Signal; 9] = [
-    Signal::SIGALRM,
-    Signal::SIGINT,
-    Signal::SIGQUIT,
-    Signal::SIGTERM,
-    Signal::SIGHUP,
-    Signal::SIGTSTP,
-    Signal::SIGUSR1,
-    Signal::SIGUSR2,
-    Signal::SIGCHLD,
-];
-
 /// The user ended the start by this signal.
 #[derive(Debug)]
 pub struct Interrupted(pub i32);
@@ -65,6 +53,8 @@ impl std::error::Error for Interrupted {}
 /// What the supervisor watches over.
 pub struct Running {
     pub signals: SignalFd,
+    /// Where the caller waits for another process than this one.
+    pub front: Option<Front>,
     /// To the sandbox's first process.
     pub gate: Channel,
     /// To the inner stage, where there is one.
@@ -120,6 +110,8 @@ pub struct Origin {
     signals: Signals,
     /// The soft limit of open files.
     nofile: u64,
+    /// Where there is one.
+    pub front: Option<Front>,
 }
 
 impl Origin {
@@ -130,7 +122,11 @@ impl Origin {
         let signals = Signals::current()?;
         signals::prepare()?;
         let nofile = system::raise_open_files()?;
-        Ok(Self { signals, nofile })
+        Ok(Self {
+            signals,
+            nofile,
+            front: None,
+        })
     }
 }
 
@@ -145,7 +141,11 @@ pub fn start(
     // Whatever a helper leaves behind becomes ours, and is ended with it.
     prctl::set_child_subreaper(true)?;
     signals::block(&signals::FROM_TERMINAL)?;
-    let watched = signals::block(&WATCHED)?;
+    let mut watched = signals::block(&signals::WATCHED)?;
+    if origin.front.is_some() {
+        watched.add(Signal::SIGCONT);
+        signals::block(&[Signal::SIGCONT])?;
+    }
     let flags = SfdFlags::SFD_CLOEXEC | SfdFlags::SFD_NONBLOCK;
     let mut early = early.filter(|early| early.fits(prepared));
     let (gate, sandbox_end) = match &mut early {
@@ -158,6 +158,7 @@ pub fn start(
     let mut starting = Starting {
         running: Running {
             signals: SignalFd::with_flags(&watched, flags).context("signalfd failed")?,
+            front: origin.front,
             gate,
             inner: None,
             helpers: Helpers::default(),
@@ -264,8 +265,9 @@ impl Running {
     }
 
     fn interrupted(&mut self) -> Result<()> {
+        const OF_CHILDREN: [i32; 2] = [Signal::SIGCHLD as i32, Signal::SIGCONT as i32];
         while let Some(signal) = self.signals.read_signal()? {
-            if signal.ssi_signo != Signal::SIGCHLD as u32 {
+            if !OF_CHILDREN.contains(&(signal.ssi_signo as i32)) {
                 return Err(Interrupted(signal.ssi_signo as i32).into());
             }
         }

@@ -19,7 +19,7 @@ use super::wire::Received;
 use super::{EXIT_CANNOT_EXECUTE, EXIT_NOT_FOUND, container};
 use crate::live::control::service::{Facts, Service};
 use crate::live::ports::Ports;
-use from_init::from_init;
+use from_init::{from_init, goes_on};
 use turn::turn;
 
 /// How long the program has to end itself after SIGTERM or SIGHUP.
@@ -151,6 +151,16 @@ fn signalled(
 ) -> Result<()> {
     while let Some(info) = running.signals.read_signal()? {
         let number = info.ssi_signo as i32;
+        if number == Signal::SIGCONT as i32 {
+            if running
+                .front
+                .as_ref()
+                .is_some_and(|front| front.goes_on(&info))
+            {
+                goes_on(running);
+            }
+            continue;
+        }
         if number != Signal::SIGCHLD as i32
             && let Some(by) = running.start_by
         {
@@ -161,8 +171,9 @@ fn signalled(
         match Signal::try_from(number)? {
             Signal::SIGCHLD => {}
             Signal::SIGTERM | Signal::SIGHUP => {
-                // Asked twice: at once.
-                let grace = if ending.is_some() {
+                // Asked twice, or nobody waits for it: at once.
+                let alone = running.front.as_ref().is_some_and(|front| front.is_gone());
+                let grace = if ending.is_some() || alone {
                     Duration::ZERO
                 } else {
                     GRACE
@@ -173,7 +184,12 @@ fn signalled(
                 }
             }
             // A terminal's signals (SI_KERNEL, sigaction(2)) have reached the program as they reached us.
-            _ if info.ssi_code == libc::SI_KERNEL => {
+            _ if info.ssi_code == libc::SI_KERNEL
+                || running
+                    .front
+                    .as_ref()
+                    .is_some_and(|f| f.had_from_terminal(&info)) =>
+            {
                 let _ = running.gate.send(&ToInit::FromTerminal(number), &[]);
             }
             _ => drop(running.gate.send(&ToInit::Signal(number), &[])),

@@ -251,12 +251,12 @@ fn a_scan_takes_bounded_memory(desk: &Desk) -> Result<()> {
         begun.exists().then_some(())
     })?;
     std::thread::sleep(Duration::from_millis(300));
-    let before = private(running.pid())?;
+    let before = private(running.supervisor())?;
     eventually("the last destination", LIMIT, || {
         done.exists().then_some(())
     })?;
     std::thread::sleep(Duration::from_millis(300));
-    let after = private(running.pid())?;
+    let after = private(running.supervisor())?;
     ensure!(after < 3 * 1024, "{before} KiB, after the scan {after} KiB");
     nix::sys::signal::kill(running.pid(), nix::sys::signal::Signal::SIGTERM)?;
     eventually("the end", LIMIT, || running.child.try_wait().ok().flatten())?;

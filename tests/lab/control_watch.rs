@@ -204,7 +204,7 @@ fn nothing_wakes_the_supervisor_of_an_idle_sandbox(desk: &Desk) -> Result<()> {
     let watch = spawn(&mut ctl(desk, &["watch"]))?;
     json(desk, &["status"])?;
     std::thread::sleep(Duration::from_secs(2));
-    let pid = sandbox.running.pid();
+    let pid = sandbox.running.supervisor();
     let before = wake_ups(pid)?;
     std::thread::sleep(Duration::from_secs(3));
     let after = wake_ups(pid)?;

@@ -20,6 +20,7 @@ pub const ALL: &[Scenario] = &[
         crate::harness::ONCE
     ),
     scenario!(killing_the_outer_stage_at_any_moment_is_safe, EVERYONE),
+    scenario!(killing_the_supervisor_at_any_moment_is_safe, EVERYONE),
     scenario!(killing_the_inner_stage_at_any_moment_is_safe, EVERYONE),
     scenario!(killing_pasta_at_any_moment_is_safe, EVERYONE),
     scenario!(killing_bwrap_at_any_moment_is_safe, EVERYONE),
@@ -121,10 +122,18 @@ fn outer(_: &[Process], outer: Pid) -> Option<Pid> {
     Some(outer)
 }
 
-/// The stages bear the program's name until they execute something else.
+fn supervisor(all: &[Process], outer: Pid) -> Option<Pid> {
+    stage(all, |p| p.parent == outer)
+}
+
 fn inner(all: &[Process], outer: Pid) -> Option<Pid> {
+    stage(all, |p| p.pid != outer && p.parent != outer)
+}
+
+/// The stages bear the program's name until they execute something else.
+fn stage(all: &[Process], is: impl Fn(&Process) -> bool) -> Option<Pid> {
     all.iter()
-        .find(|p| p.name.starts_with("claude-isola") && p.pid != outer)
+        .find(|p| p.name.starts_with("claude-isola") && is(p))
         .map(|p| p.pid)
 }
 
@@ -187,6 +196,10 @@ fn doing(process: &Process) -> String {
 
 fn killing_the_outer_stage_at_any_moment_is_safe(desk: &Desk) -> Result<()> {
     at_any_moment(desk, "outer", outer)
+}
+
+fn killing_the_supervisor_at_any_moment_is_safe(desk: &Desk) -> Result<()> {
+    at_any_moment(desk, "the supervisor", supervisor)
 }
 
 fn killing_the_inner_stage_at_any_moment_is_safe(desk: &Desk) -> Result<()> {

@@ -20,6 +20,7 @@ use crate::readme::README;
 
 pub const ALL: &[Scenario] = &[
     scenario!(a_second_network_is_blocked, crate::harness::EVERYONE),
+    scenario!(a_stopped_job_is_followed, crate::harness::EVERYONE),
     scenario!(a_rotated_prefix_is_blocked_with_its_site),
     scenario!(a_vpn_in_another_table_is_blocked),
     scenario!(a_link_that_was_lost_comes_back),
@@ -97,6 +98,27 @@ fn a_second_network_is_blocked(desk: &Desk) -> Result<()> {
     here("link del second\n")?;
     live.open(&["198.51.2.10"])?;
     live.blocked(&[v4, v6])?;
+    the_rest_goes_on(&mut live)?;
+    silent(live)
+}
+
+/// The launcher's whole process group is stopped, as by a shell or by a program in it, and something in the sandbox, in a
+/// session of its own, goes on.
+fn a_stopped_job_is_followed(desk: &Desk) -> Result<()> {
+    before(desk)?;
+    let mut live = start(desk)?;
+    let (first, second) = ("198.51.1.10", "198.51.2.10");
+    live.open(&[first, second])?;
+    here("link add second type bridge\nlink set second up\n")?;
+    for stop in [Signal::SIGSTOP, Signal::SIGTSTP] {
+        kill(live.front(), stop)?;
+    }
+    here("addr add 198.51.1.50/24 dev second\n")?;
+    live.blocked(&[first])?;
+    live.open(&[second])?;
+    kill(live.front(), Signal::SIGCONT)?;
+    here("addr add 198.51.2.50/24 dev second\n")?;
+    live.blocked(&[first, second])?;
     the_rest_goes_on(&mut live)?;
     silent(live)
 }

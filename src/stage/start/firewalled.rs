@@ -42,14 +42,15 @@ impl Starting {
         let meant = nf::compile(&firewall.document).context("cannot encode the firewall")?;
         let (first, theirs) = Channel::pair()?;
         let running = &mut self.running;
+        let group = running.front.as_ref().map(|front| front.group);
         match firewall.way {
             Way::Pasta => {
                 let argv = firewall.pasta_argv(&around.self_exe, "");
-                let pid = spawn::pasta_with_inner(&argv, &theirs, &running.log)?;
+                let pid = spawn::pasta_with_inner(&argv, &theirs, &running.log, group)?;
                 running.helpers.add("pasta", pid);
             }
             Way::Attach => {
-                let pid = spawn::inner_alone(&around.self_exe, &theirs, &running.log)?;
+                let pid = spawn::inner_alone(&around.self_exe, &theirs, &running.log, group)?;
                 running.helpers.add("the inner stage", pid);
             }
         }

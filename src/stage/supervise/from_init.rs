@@ -47,14 +47,21 @@ pub(super) fn from_init(running: &mut Running, prepared: &Prepared) -> Result<Op
             Received::Closed => return Ok(None),
         }
     }
-    if let Some(signal) = stopped.filter(|_| signals::is_job_of_a_shell()) {
-        signals::stop_self(Signal::try_from(signal)?)?;
-        // The shell has continued us, alone or with the program's whole group: either way it goes on.
-        let _ = running
-            .gate
-            .send(&ToInit::Signal(Signal::SIGCONT as i32), &[]);
+    match (stopped, &running.front) {
+        (Some(signal), Some(front)) => front.stop(Signal::try_from(signal)?),
+        (Some(signal), None) if signals::is_job_of_a_shell() => {
+            signals::stop_self(Signal::try_from(signal)?)?;
+            goes_on(running);
+        }
+        _ => {}
     }
     Ok(None)
+}
+
+/// The shell has continued the job, the launcher alone or the program's whole group: either way it goes on.
+pub(super) fn goes_on(running: &Running) {
+    let go_on = ToInit::Signal(Signal::SIGCONT as i32);
+    let _ = running.gate.send(&go_on, &[]);
 }
 
 /// The program runs; `mounts` tells of changes to the sandbox's mounts.

@@ -14,5 +14,7 @@ pub mod probe;
 pub mod processes;
 #[path = "../../lab/harness/services.rs"]
 pub mod services;
+#[path = "../../common/supervisor.rs"]
+pub mod supervisor;
 
 pub use command::eventually;

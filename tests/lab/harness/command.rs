@@ -8,6 +8,8 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail};
 
+use super::supervisor::supervisor;
+
 /// How often a condition is looked at.
 const TICK: Duration = Duration::from_millis(5);
 
@@ -68,6 +70,11 @@ pub struct Running {
 impl Running {
     pub fn pid(&self) -> nix::unistd::Pid {
         nix::unistd::Pid::from_raw(self.child.id() as i32)
+    }
+
+    /// Of a sandbox with a firewall: the process that follows the host.
+    pub fn supervisor(&self) -> nix::unistd::Pid {
+        nix::unistd::Pid::from_raw(supervisor(self.child.id()) as i32)
     }
 
     /// Waits for the end of the command and of its output.

@@ -14,6 +14,7 @@ use super::mounts::PROBE;
 use super::network::on;
 use super::processes::others;
 use super::services::TCP_PORT;
+use super::supervisor::supervisor;
 use super::{eventually, network};
 
 /// A network change takes effect within that, on a machine that is busy with other scenarios.
@@ -124,8 +125,13 @@ impl Live {
     }
 
     /// The outer stage's process.
+    /// What the caller waits for.
+    pub fn front(&self) -> Pid {
+        Pid::from_raw(self.child.id() as i32)
+    }
+
     pub fn outer(&self) -> Result<Pid> {
-        let pid = Pid::from_raw(self.child.id() as i32);
+        let pid = Pid::from_raw(supervisor(self.child.id()) as i32);
         let found = others().into_iter().find(|p| p.pid == pid);
         found.context("the outer stage is not there").map(|p| p.pid)
     }

@@ -15,6 +15,8 @@ pub mod pty;
 pub mod runner;
 pub mod running;
 pub mod services;
+#[path = "../../common/supervisor.rs"]
+pub mod supervisor;
 pub mod tmux;
 
 use std::io::{BufRead, BufReader};

@@ -8,6 +8,7 @@ use nix::unistd::{Pid, getpid};
 #[derive(Debug, Clone)]
 pub struct Process {
     pub pid: Pid,
+    pub parent: Pid,
     /// The kernel's name of it, at most 15 bytes.
     pub name: String,
 }
@@ -19,12 +20,15 @@ pub fn others() -> Vec<Process> {
         // PID (NAME) STATE …: the name may hold spaces and parentheses (proc(5)).
         let stat = fs::read_to_string(entry.path().join("stat")).ok()?;
         let (start, rest) = stat.rsplit_once(')')?;
-        if rest.trim_start().starts_with(['Z', 'X']) {
+        let mut rest = rest.split_whitespace();
+        if rest.next()?.starts_with(['Z', 'X']) {
             return None;
         }
+        let parent = rest.next()?.parse().ok()?;
         let name = start.split_once('(')?.1.to_owned();
         Some(Process {
             pid: Pid::from_raw(pid),
+            parent: Pid::from_raw(parent),
             name,
         })
     };
