@@ -9,7 +9,8 @@ use std::path::{Path, PathBuf};
 use anyhow::{Context, Result, ensure};
 use nix::unistd::Uid;
 
-const NAME: &str = "claude-isolated";
+/// Ours in each of them.
+pub const NAME: &str = "claude-isolated";
 
 /// None of it need exist. Absolute paths.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -33,7 +34,7 @@ impl Directories {
         };
         let or_home = |name, path: &str| absolute(name).unwrap_or_else(|| home.join(path));
         let cache_home = or_home("XDG_CACHE_HOME", ".cache");
-        let of_user = PathBuf::from(format!("/run/user/{uid}"));
+        let [of_user, in_tmp] = places(uid);
         let ours = |dir: &PathBuf| {
             fs::symlink_metadata(dir).is_ok_and(|meta| meta.is_dir() && meta.uid() == uid.as_raw())
         };
@@ -43,10 +44,23 @@ impl Directories {
             cache_home,
             config: or_home("XDG_CONFIG_HOME", ".config").join(NAME),
             state: or_home("XDG_STATE_HOME", ".local/state").join(NAME),
-            runtime: runtime
-                .map_or_else(|| format!("/tmp/{NAME}-{uid}").into(), |dir| dir.join(NAME)),
+            runtime: runtime.map_or(in_tmp, |dir| dir.join(NAME)),
         }
     }
+}
+
+/// Where the run-time directory is if the environment names none, ours and that of others of the user.
+pub fn runtimes(uid: Uid) -> [PathBuf; 2] {
+    let [of_user, in_tmp] = places(uid);
+    [of_user.join(NAME), in_tmp]
+}
+
+/// The user's run-time directory, and ours where there is none.
+fn places(uid: Uid) -> [PathBuf; 2] {
+    [
+        format!("/run/user/{uid}").into(),
+        format!("/tmp/{NAME}-{uid}").into(),
+    ]
 }
 
 /// Makes `dir`, mode 0700, where it is missing, and the directories above it. `Err` where it is no directory, a link, or

@@ -32,7 +32,7 @@ pub fn resolve(args: Vec<OsString>, env: &Environment, cwd: &Path) -> Result<Req
     let mut warnings = std::mem::take(&mut config.warnings);
 
     for entry in &options.allow {
-        config.firewall.allow.push(allow(entry)?);
+        once(&mut config.firewall.allow, allow(entry)?);
         let hint = entry.to_str().and_then(slips::port_meant);
         warnings.extend(hint.map(|hint| format!("--allow: {hint}")));
     }

@@ -83,9 +83,17 @@ fn put(list: &mut Vec<Allowed>, entry: Allowed) -> bool {
     }
 }
 
+/// All of them: a list may name it more than once.
 fn take(list: &mut Vec<Allowed>, entry: &Destination) -> Option<Allowed> {
-    let at = list.iter().position(|known| known.entry == *entry)?;
-    Some(list.remove(at))
+    let mut taken = None;
+    list.retain(|known| {
+        let stays = known.entry != *entry;
+        if !stays {
+            taken = Some(known.clone());
+        }
+        stays
+    });
+    taken
 }
 
 /// Whether there is a packet that both entries are about.

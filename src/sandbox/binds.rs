@@ -359,6 +359,14 @@ fn acceptable(path: &Path, facts: &Facts) -> Result<PathBuf> {
             path.display()
         );
     }
+    // Who can read there finds the control sockets, and a bind of its own would lie over what covers them.
+    let own = facts.own.iter().filter_map(|dir| resolve(dir).ok());
+    if own.into_iter().any(|dir| real.starts_with(dir)) {
+        bail!(
+            "{} is claude-isolated's own, which no sandbox sees: leave it out",
+            path.display()
+        );
+    }
     if facts.home.starts_with(&real) && path != real && path != facts.home_name {
         bail!(
             "{} leads to {}, your whole home, through a link: name it directly if that is meant",

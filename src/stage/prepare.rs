@@ -20,6 +20,7 @@ use nix::unistd::{AccessFlags, access, getgid, getuid};
 use super::claude_json::ClaudeJson;
 use super::plan::fd;
 use super::{container, gh, namespace, own};
+use crate::config;
 use crate::launch::files::{Cache, GitConfig};
 use crate::launch::{Dbus, Launch, Program};
 use crate::policy::ruleset::Shelf;
@@ -191,7 +192,9 @@ pub fn prepare(launch: &Launch, around: &Surroundings, found: Found) -> Result<P
         &directories.runtime,
         &directories.cache,
     ];
-    let own_dirs: Vec<PathBuf> = around.config_dirs.iter().chain(ours).cloned().collect();
+    let mut own_dirs: Vec<PathBuf> = around.config_dirs.iter().chain(ours).cloned().collect();
+    // Of other launchers of the user's.
+    own_dirs.extend(config::directories::runtimes(getuid()));
     let (mut layout, git, left_out) = binds::layout(&Facts {
         home: &around.home,
         home_name: &around.home_name,
@@ -265,6 +268,11 @@ pub fn prepare(launch: &Launch, around: &Surroundings, found: Found) -> Result<P
         .variables
         .unset
         .extend(environment::removed(asked_of_variables, host));
+    // One with `..` in it may lead over what is not there inside.
+    let home = around.home_name.as_os_str();
+    if std::env::var_os("HOME").is_some_and(|name| Path::new(&name) != around.home_name) {
+        session.variables.set.push(("HOME".into(), home.into()));
+    }
     let more = environment::set(asked_of_variables, getuid().is_root());
     session
         .variables

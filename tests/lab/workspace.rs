@@ -14,6 +14,7 @@ pub const ALL: &[Scenario] = &[
     scenario!(the_workspace_is_the_nearest_ancestor_with_git, ONCE),
     scenario!(git_configuration_chooses_no_bind, ONCE),
     scenario!(a_home_that_is_a_repository_is_not_bound, ONCE),
+    scenario!(a_home_may_be_reached_by_a_link, ONCE),
     scenario!(a_current_directory_that_is_not_visible_starts_in_home, ONCE),
     scenario!(the_configuration_cannot_be_changed_from_a_workspace, ONCE),
 ];
@@ -99,6 +100,37 @@ fn a_home_that_is_a_repository_is_not_bound(desk: &Desk) -> Result<()> {
         "from $HOME, all of it is bound"
     );
     Ok(())
+}
+
+/// As where `/home` is a link to `/var/home`, or the cache lies on another disk.
+fn a_home_may_be_reached_by_a_link(desk: &Desk) -> Result<()> {
+    let link = Path::new("/home/by-a-link");
+    let _ = fs::remove_file(link);
+    symlink(&desk.home, link)?;
+    let disk = desk.home.join("disk");
+    fs::create_dir_all(&disk)?;
+    symlink(&disk, desk.home.join(".cache"))?;
+    let script = "cd && pwd -P && : >~/project/by-the-link && echo kept >>~/.npm/x && cat ~/.npm/x";
+    let dotted = desk.home.join("../by-a-link");
+    for home in [link, &desk.home, &dotted] {
+        for options in [&[][..], &["-F"]] {
+            let args = [options, &["-x", "/bin/sh", "-c", script]].concat();
+            let mut command = desk.program(&args);
+            command
+                .env("HOME", home)
+                .env("XDG_CACHE_HOME", home.join(".cache"));
+            let done = run(&mut command, LIMIT)?;
+            let home = text(&desk.home)?;
+            ensure!(
+                done.code() == 0 && done.stderr.is_empty() && done.stdout.starts_with(home),
+                "{done:?}"
+            );
+            fs::remove_file(desk.home.join("project/by-the-link"))?;
+        }
+    }
+    let kept = fs::read_to_string(disk.join("claude-isolated/npm/x"))?;
+    ensure!(kept == "kept\n".repeat(6), "{kept}");
+    Ok(fs::remove_file(link)?)
 }
 
 fn a_current_directory_that_is_not_visible_starts_in_home(desk: &Desk) -> Result<()> {

@@ -205,7 +205,7 @@ pub fn changed(
         });
     }
     lines.extend(effect.denied_by.iter().map(|denied| {
-        format!("deny entry {denied} still blocks it, or a part of it: claude-isolatedctl allow {denied} ends that")
+        format!("deny entry {denied} still blocks it, or a part of it: claude-isolatedctl forget {denied} ends that")
     }));
     let entry = std::slice::from_ref(&changed.entry);
     match wished {

@@ -2,12 +2,12 @@
 
 use std::ffi::OsString;
 use std::io::ErrorKind;
-use std::path::{Path, PathBuf};
+use std::path::{Component, Path, PathBuf};
 
 use anyhow::{Context, Result, anyhow, bail};
 use nix::unistd::getuid;
 
-use crate::config::directories::Directories;
+use crate::config::directories::{self, Directories};
 use crate::launch;
 use crate::sandbox::layout::resolve;
 
@@ -29,9 +29,24 @@ impl Surroundings {
     pub fn read() -> Result<Self> {
         let environment = launch::Environment::from_process()?;
         let config_dirs = [environment.user_config(), environment.system_config];
-        let home = environment.home;
-        let home_name = home.clone();
-        let directories = Directories::new(|name| std::env::var_os(name), &home, getuid());
+        let mut home_name = environment.home;
+        let home = resolve(&home_name).unwrap_or_else(|_| home_name.clone());
+        if home_name
+            .components()
+            .any(|part| part == Component::ParentDir)
+        {
+            home_name.clone_from(&home);
+        }
+        // What is bound has no links on its way, and a home may be reached by one (`/home` to `/var/home`).
+        let variable = |name: &str| {
+            let value = std::env::var_os(name)?;
+            match Path::new(&value).strip_prefix(&home_name) {
+                Ok(below) => Some(home.join(below).into()),
+                Err(_) => Some(value),
+            }
+        };
+        let mut directories = Directories::new(variable, &home, getuid());
+        directories.cache = settled(&directories.cache_home).join(directories::NAME);
         let self_exe = std::env::current_exe().context("cannot find the path of this program")?;
         if !self_exe.exists() {
             bail!(
@@ -40,7 +55,7 @@ impl Surroundings {
             );
         }
         Ok(Self {
-            home: resolve(&home).unwrap_or(home),
+            home,
             home_name,
             cwd: std::env::current_dir().map_err(|e| match e.kind() {
                 ErrorKind::NotFound => {
@@ -58,4 +73,11 @@ impl Surroundings {
                 .collect(),
         })
     }
+}
+
+/// Resolved as far as it is there.
+fn settled(path: &Path) -> PathBuf {
+    let mut around = path.ancestors();
+    let found = around.find_map(|dir| Some((resolve(dir).ok()?, path.strip_prefix(dir).ok()?)));
+    found.map_or_else(|| path.into(), |(dir, rest)| dir.join(rest))
 }
