@@ -10,7 +10,7 @@ use nix::sys::signal::Signal;
 
 use crate::control::TV;
 use crate::harness::desk::LIMIT;
-use crate::harness::mounts::CTL;
+use crate::harness::mounts::{CTL, PROGRAM};
 use crate::harness::running::{Sandbox, ids, json, run_ctl};
 use crate::harness::{Desk, EVERYONE, Mode, ONCE, Scenario, run, scenario};
 
@@ -19,6 +19,7 @@ pub const ALL: &[Scenario] = &[
     scenario!(an_ordinary_end_removes_its_socket, ONCE),
     scenario!(a_stopped_sandbox_is_said_to_be_stopped, ONCE),
     scenario!(the_sandbox_sees_no_control_socket, EVERYONE),
+    scenario!(a_socket_that_a_sandbox_sees_answers_nobody_there, EVERYONE),
     scenario!(others_may_not_ask, &[Mode::Root]),
     scenario!(a_directory_that_others_can_write_is_no_answer, ONCE),
 ];
@@ -134,6 +135,42 @@ fn the_sandbox_sees_no_control_socket(desk: &Desk) -> Result<()> {
 }
 
 /// Another user's process is refused by its uid, even where the directories would let it through.
+/// One that has another run-time directory, which the user has shown.
+fn a_socket_that_a_sandbox_sees_answers_nobody_there(desk: &Desk) -> Result<()> {
+    let runtime = desk.home.join("runtime");
+    fs::create_dir_all(&runtime)?;
+    fs::set_permissions(&runtime, fs::Permissions::from_mode(0o700))?;
+    let ask = desk.work.join("ask.py");
+    fs::write(
+        &ask,
+        "import socket, sys; s = socket.socket(socket.AF_UNIX); s.connect(sys.argv[1])
+try: s.sendall(b'{\"v\":1,\"ask\":\"allow\",\"dest\":\"10.10.10.55\",\"seconds\":null}\\n')
+except BrokenPipeError: pass
+print(s.makefile().readline())",
+    )?;
+    let (runtime, ask) = (runtime.display(), ask.display());
+    let runs = format!("{runtime}/claude-isolated/runs");
+    // Both from one user namespace, as on a desktop.
+    let script = format!(
+        "XDG_RUNTIME_DIR={runtime} {PROGRAM} -x sleep 60 & \
+         for i in {{1..500}}; do [ -S {runs}/*.sock ] && break; sleep 0.02; done; socket=$(echo {runs}/*.sock); \
+         echo outside: $(python3 {ask} $socket); \
+         echo inside: $({PROGRAM} -r {runtime} -r {ask} -x python3 {ask} $socket); \
+         XDG_RUNTIME_DIR={runtime} {PROGRAM} -r {runs} -x true; echo named: $?; kill %1; wait"
+    );
+    let done = run(desk.user("/bin/bash").args(["-c", &script]), LIMIT)?;
+    let lines: Vec<&str> = done.stdout.lines().collect();
+    ensure!(
+        lines.len() == 3
+            && lines[0].contains("is allowed")
+            && lines[1].contains("no program in a sandbox may ask")
+            && lines[2] == "named: 125"
+            && done.stderr.contains("no sandbox sees"),
+        "{done:?}"
+    );
+    Ok(())
+}
+
 fn others_may_not_ask(desk: &Desk) -> Result<()> {
     let sandbox = Sandbox::start(desk, &[])?;
     let runtime = "/tmp/claude-isolated-0";

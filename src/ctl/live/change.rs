@@ -7,7 +7,7 @@ use std::time::Duration;
 use anyhow::{Context, Result};
 
 use super::super::report::put;
-use super::save::{self, List};
+use super::save::{self, List, Way};
 use super::text::clean;
 use super::{all, one, other};
 use crate::dest::Destination;
@@ -79,13 +79,14 @@ fn change<T: FromStr + PartialEq + Display>(
     place: Where,
 ) -> Result<bool> {
     if place.save && place.id.is_none() && all()?.is_empty() {
-        let saved = save::save(list, entry)?;
+        let saved = save::save(list, entry, Way::Replaced)?;
         put(&format!("{saved}; no sandbox is running\n"))?;
         return Ok(true);
     }
     changed(ask, place.id)?;
     if place.save {
-        let saved = save::save(list, entry).context("changed in the sandbox, but not saved")?;
+        let saved = save::save(list, entry, Way::InPlace)
+            .context("changed in the sandbox, but not saved")?;
         put(&format!("{saved}\n"))?;
     }
     Ok(true)

@@ -17,10 +17,26 @@ use crate::config::{self, trust};
 use crate::launch::Environment;
 pub use edit::List;
 
+/// How an existing file is written.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Way {
+    /// Another one takes its place, so that there is always a whole one.
+    Replaced,
+    /// It stays: where a running sandbox has it bound read-only, in dotfiles in a workspace, the kernel would take that
+    /// away with the old file, and the sandbox could write the new one.
+    InPlace,
+}
+
 /// Puts `entry` into `list` and takes it out of the one that says the opposite; says what it did.
-pub fn save<T: FromStr + PartialEq + Display>(list: List, entry: &T) -> Result<String> {
+pub fn save<T: FromStr + PartialEq + Display>(list: List, entry: &T, way: Way) -> Result<String> {
     let environment = Environment::from_process()?;
-    save_in(&environment.user_config(), environment.uid, list, entry)
+    save_in(
+        &environment.user_config(),
+        environment.uid,
+        list,
+        entry,
+        way,
+    )
 }
 
 fn save_in<T: FromStr + PartialEq + Display>(
@@ -28,6 +44,7 @@ fn save_in<T: FromStr + PartialEq + Display>(
     uid: Uid,
     list: List,
     entry: &T,
+    way: Way,
 ) -> Result<String> {
     let shown = file.display();
     let real = real(file)?;
@@ -39,11 +56,15 @@ fn save_in<T: FromStr + PartialEq + Display>(
         return Ok(format!("{} has it already", text::path(file)));
     };
     config::check(file, &new).context("not saved: the file would be wrong")?;
-    let mode = match &text {
-        Some(_) => fs::metadata(&real)?.permissions().mode() & 0o777,
-        None => 0o600,
+    let done = match (&text, way) {
+        (Some(_), Way::InPlace) => write_over(&real, new.as_bytes()),
+        (Some(_), Way::Replaced) => {
+            let mode = fs::metadata(&real)?.permissions().mode() & 0o777;
+            replace(&real, new.as_bytes(), mode)
+        }
+        (None, _) => replace(&real, new.as_bytes(), 0o600),
     };
-    replace(&real, new.as_bytes(), mode).with_context(|| format!("cannot write {shown}"))?;
+    done.with_context(|| format!("cannot write {shown}"))?;
     Ok(format!("saved in {}", text::path(file)))
 }
 
@@ -87,6 +108,16 @@ fn replace(file: &Path, text: &[u8], mode: u32) -> Result<()> {
     Ok(written?)
 }
 
+/// In one piece, and cut off after it: a file of a few lines is whole at nearly every moment.
+fn write_over(file: &Path, text: &[u8]) -> Result<()> {
+    let flags = nix::libc::O_NOFOLLOW;
+    let mut options = OpenOptions::new();
+    let mut old = options.write(true).custom_flags(flags).open(file)?;
+    old.write_all(text)?;
+    old.set_len(text.len() as u64)?;
+    Ok(old.sync_all()?)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -103,7 +134,14 @@ mod tests {
 
         fn save(&self, file: &str, entry: &str) -> Result<String> {
             let entry: Destination = entry.parse().unwrap();
-            save_in(&self.0.join(file), Uid::effective(), List::Allow, &entry)
+            let way = Way::Replaced;
+            save_in(
+                &self.0.join(file),
+                Uid::effective(),
+                List::Allow,
+                &entry,
+                way,
+            )
         }
     }
 
@@ -149,6 +187,30 @@ mod tests {
         let error = dir.save("dangling.toml", "10.0.0.1").unwrap_err();
         assert!(error.to_string().contains("leads nowhere"));
         assert!(!dir.0.join("nowhere").exists());
+    }
+
+    #[test]
+    fn a_file_that_is_bound_stays_the_same_file() {
+        use std::os::unix::fs::MetadataExt;
+        let dir = Dir::new();
+        let file = dir.0.join("config.toml");
+        let uid = Uid::effective();
+        let entry = |text: &str| text.parse::<Destination>().unwrap();
+        let save = |list, text: &str| save_in(&file, uid, list, &entry(text), Way::InPlace);
+        fs::write(&file, "[firewall]\nallow = [\"nas.lan\"] # mine\n").unwrap();
+        fs::set_permissions(&file, Permissions::from_mode(0o640)).unwrap();
+        let before = file.metadata().unwrap();
+        save(List::Allow, "10.0.0.1").unwrap();
+        // Shorter than before.
+        save(List::Deny, "10.0.0.1").unwrap();
+        save(List::Deny, "nas.lan").unwrap();
+        let after = file.metadata().unwrap();
+        assert_eq!((before.ino(), before.mode()), (after.ino(), after.mode()));
+        let text = fs::read_to_string(&file).unwrap();
+        assert_eq!(
+            text,
+            "[firewall]\nallow = [] # mine\ndeny = [\"10.0.0.1\", \"nas.lan\"]\n"
+        );
     }
 
     #[test]

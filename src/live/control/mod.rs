@@ -3,11 +3,11 @@
 mod answers;
 mod client;
 pub mod entry;
+mod peer;
 pub mod service;
 #[cfg(test)]
 mod tests;
 
-use std::fs;
 use std::io::ErrorKind;
 use std::os::fd::{AsRawFd, BorrowedFd, RawFd};
 use std::os::unix::net::UnixStream;
@@ -16,7 +16,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::Result;
 use nix::poll::PollFlags;
-use nix::sys::socket::{UnixCredentials, getsockopt, sockopt::PeerCredentials};
+use nix::sys::socket::{getsockopt, sockopt::PeerCredentials};
 use nix::unistd::Uid;
 
 use super::protocol::{Answer, Ask};
@@ -162,28 +162,15 @@ fn refused(stream: &UnixStream, uid: Uid, connected: usize) -> Option<String> {
             "this sandbox is of uid {uid}, and only that user and root may ask it; you are uid {}",
             peer.uid()
         )),
-        Ok(peer) if !may_be_outside(&peer, uid) => Some(
-            "only who is in the launcher's own user namespace may ask: not a program in a sandbox"
-                .into(),
-        ),
+        Ok(peer) if peer::is_in_a_sandbox(&peer, uid) => {
+            Some("no program in a sandbox may ask".into())
+        }
         Ok(_) if connected >= CLIENTS => Some(format!(
             "there are {CLIENTS} connections already: end a claude-isolatedctl watch"
         )),
         Ok(_) => None,
         Err(e) => Some(format!("cannot tell who you are: {e}")),
     }
-}
-
-/// Whether the peer is where this process is. A sandbox may see the socket of another one that has another run-time
-/// directory, and uid and mode say nothing then.
-fn may_be_outside(peer: &UnixCredentials, own: Uid) -> bool {
-    // Nobody is root in a user's sandbox, and of a process of root's the user cannot tell.
-    if Uid::from_raw(peer.uid()).is_root() && !own.is_root() {
-        return true;
-    }
-    let namespace = |pid: &str| fs::read_link(format!("/proc/{pid}/ns/user")).ok();
-    let theirs = namespace(&peer.pid().to_string());
-    theirs.is_some() && theirs == namespace("self")
 }
 
 fn may_ask(peer: Uid, own: Uid) -> bool {

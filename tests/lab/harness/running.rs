@@ -129,8 +129,9 @@ impl Sandbox {
         Ok(answers.0.values().all(|answer| answer.is_open()))
     }
 
+    /// To the process that follows the host and answers.
     pub fn signal(&self, signal: Signal) -> Result<()> {
-        Ok(kill(self.running.pid(), signal)?)
+        Ok(kill(self.running.supervisor(), signal)?)
     }
 
     pub fn stop(self) -> Result<Done> {
