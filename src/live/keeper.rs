@@ -6,12 +6,14 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, Error, Result};
 
+use super::counts::{self, Sums};
 use super::entries::{self, Effect, Forgotten, Timed};
+use super::protocol::Count;
 use crate::dest::{Allowed, Destination};
 use crate::host::Attached;
 use crate::netlink::Netlink;
 use crate::nf::{self, Ruleset};
-use crate::policy::{Inputs, Policy, document};
+use crate::policy::{Inputs, Policy, Rule, document};
 use crate::stage::say;
 
 /// When a table that could not be brought up to date is tried again; the last one from then on.
@@ -80,6 +82,8 @@ pub struct Keeper {
     logged: bool,
     /// Whether `loaded` is in the kernel: not known after a failure.
     sure: bool,
+    /// What rules have counted that are gone.
+    past: Sums,
     closed: Option<Closed>,
 }
 
@@ -95,6 +99,7 @@ impl Keeper {
             logged: nf::unlogged(&loaded).is_some(),
             loaded,
             sure: true,
+            past: Sums::default(),
             closed: None,
         }
     }
@@ -102,6 +107,21 @@ impl Keeper {
     /// For those who read the table.
     pub fn netlink(&self) -> &Netlink {
         &self.netlink
+    }
+
+    /// What each rule of the policy has counted; `None` where the table cannot be read.
+    pub fn counts(&self) -> Option<Vec<Count>> {
+        counts::of_rules(&self.netlink, &self.policy)
+    }
+
+    /// What was accepted and what was blocked since the begin; `None` as with [`Keeper::counts`].
+    pub fn sums(&self) -> Option<(Count, Count)> {
+        let mut sums = self.past;
+        let rules = self.policy.rules.iter();
+        rules
+            .zip(self.counts()?)
+            .for_each(|(rule, count)| sums.add(rule, count));
+        Some((sums.accepted, sums.blocked))
     }
 
     /// The policy that is in force.
@@ -302,13 +322,29 @@ impl Keeper {
             meant = nf::unlogged(&meant).context("the table has no log to go without")?;
         }
         if !self.sure || meant != self.loaded {
+            let past = self.past_with(&policy);
             self.sure = false;
             nf::update(&self.netlink, &self.loaded, &meant)?;
             self.sure = true;
+            self.past = past;
             self.loaded = meant;
         }
         self.policy = policy;
         Ok(())
+    }
+
+    /// With what the rules have counted that `policy` has no longer.
+    fn past_with(&self, policy: &Policy) -> Sums {
+        let mut past = self.past;
+        let kept: HashSet<&str> = policy.rules.iter().map(|rule| &*rule.name).collect();
+        let goes = |rule: &Rule| !kept.contains(&*rule.name);
+        if self.policy.rules.iter().any(goes) {
+            let counts = self.counts().unwrap_or_default();
+            let rules = self.policy.rules.iter().zip(counts);
+            let gone = rules.filter(|(rule, _)| goes(rule));
+            gone.for_each(|(rule, count)| past.add(rule, count));
+        }
+        past
     }
 
     /// Whether the host is to be read again, because everything is closed and it is time for another try.

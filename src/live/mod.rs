@@ -10,6 +10,7 @@
 pub mod blocked;
 pub mod bucket;
 pub mod control;
+mod counts;
 pub mod entries;
 pub mod host;
 pub mod keeper;

@@ -133,9 +133,16 @@ fn an_allow_entry_ends_by_itself(desk: &Desk) -> Result<()> {
         let explained = json(desk, &["explain", "10.10.10.55:80"]).ok()?;
         explained["rule"].as_str().map(str::to_owned)
     };
+    let accepted =
+        || -> Result<Option<u64>> { Ok(json(desk, &["ps"])?[0]["accepted"]["packets"].as_u64()) };
+    let counted = accepted()?;
+    ensure!(counted > Some(0), "{counted:?}");
     eventually("the entry ends", Duration::from_secs(5), || {
         (rule()? == "attached").then_some(())
     })?;
+    // What its rule has counted stays counted.
+    let now = accepted()?;
+    ensure!(now >= counted, "{counted:?}, then {now:?}");
     ensure!(begin.elapsed() >= Duration::from_secs(3), "too early");
     ensure!(!sandbox.reaches(TV)?);
     sandbox.stop()?;

@@ -10,11 +10,10 @@ use crate::host::Attached;
 use crate::live::Live;
 use crate::live::entries::Forgotten;
 use crate::live::keeper::{Changed, Keeper, Outcome};
-use crate::live::protocol::{Answer, Count, Counted, Entry, Run, Status, span};
+use crate::live::protocol::{Answer, Counted, Entry, Run, Status, span};
 use crate::nf;
-use crate::policy::document::OUTPUT;
 use crate::policy::explain::{Explained, Question, explain};
-use crate::policy::{TABLE, Verdict, seeming, words};
+use crate::policy::{TABLE, seeming, words};
 
 /// What was asked for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -25,11 +24,7 @@ pub enum Wished {
 
 pub fn run(id: &Id, facts: &Facts, live: Option<&Live>, now: Instant) -> Run {
     let keeper = live.map(|live| &live.keeper);
-    let counts = keeper.and_then(counts);
-    let (accepted, blocked) = keeper
-        .zip(counts)
-        .map(|(keeper, counts)| sums(keeper, &counts))
-        .unzip();
+    let (accepted, blocked) = keeper.and_then(Keeper::sums).unzip();
     Run {
         id: id.to_string(),
         version: env!("CARGO_PKG_VERSION").into(),
@@ -57,7 +52,7 @@ pub fn status(id: &Id, facts: &Facts, live: Option<&Live>, all: bool, now: Insta
             ports,
         };
     };
-    let counts = counts(keeper).unwrap_or_default();
+    let counts = keeper.counts().unwrap_or_default();
     let rules = match all {
         true => words::rules(keeper.policy()),
         false => words::short_rules(keeper.policy()),
@@ -84,40 +79,6 @@ pub fn status(id: &Id, facts: &Facts, live: Option<&Live>, all: bool, now: Insta
         attached: words::attached_views(keeper.attached()),
         ports,
     }
-}
-
-/// What each of the policy's rules has counted of what the sandbox sent; `None` where the table cannot be read.
-fn counts(keeper: &Keeper) -> Option<Vec<Count>> {
-    let listing = nf::read_rules(keeper.netlink(), TABLE).ok()?;
-    let chain = listing.chains.iter().find(|chain| chain.name == OUTPUT)?;
-    let rules = keeper.policy().rules.iter();
-    // A rule of the policy may be several of the table.
-    let sum = |name: &str| {
-        let mut sum = Count::default();
-        let own = chain.rules.iter();
-        let own = own.filter(|listed| listed.rule.comment.as_deref() == Some(name));
-        for counter in own.flat_map(|listed| listed.counters.first()) {
-            sum += Count {
-                packets: counter.packets,
-                bytes: counter.bytes,
-            };
-        }
-        sum
-    };
-    Some(rules.map(|rule| sum(&rule.name)).collect())
-}
-
-/// What was accepted and what was blocked, the sandbox's own loopback apart.
-fn sums(keeper: &Keeper, counts: &[Count]) -> (Count, Count) {
-    let (mut accepted, mut blocked) = (Count::default(), Count::default());
-    let rules = keeper.policy().rules.iter().zip(counts);
-    for (rule, count) in rules.filter(|(rule, _)| rule.name != "loopback") {
-        match rule.verdict {
-            Verdict::Accept => accepted += *count,
-            Verdict::Block => blocked += *count,
-        }
-    }
-    (accepted, blocked)
 }
 
 pub fn rules(keeper: &Keeper, json: bool) -> Answer {
