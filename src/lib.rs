@@ -24,5 +24,8 @@ pub mod procfs;
 pub mod sandbox;
 #[cfg(test)]
 mod scratch;
+#[cfg(test)]
+#[path = "../tests/common/splitmix.rs"]
+mod splitmix;
 pub mod ssh_agent;
 pub mod stage;

@@ -14,7 +14,8 @@ use nix::libc;
 use nix::sys::inotify::{AddWatchFlags, InitFlags, Inotify, WatchDescriptor};
 
 use crate::sandbox::git::config::{self, Entry};
-use crate::sandbox::git::{Git, find, runs};
+use crate::sandbox::git::runs::{self, Undo};
+use crate::sandbox::git::{Git, find};
 
 /// Files of a git directory that git takes its configuration from; the last one names another git directory.
 const FILES: [&str; 3] = ["config", "config.worktree", "commondir"];
@@ -242,8 +243,13 @@ impl Watched {
                 .into_iter()
                 .collect();
         }
-        let now = config::parse(&text);
-        runs::added(&self.before, &now)
+        let now = config::read(&text);
+        let refused = now.refused && self.text.as_ref() != Some(&text);
+        let refused = refused.then(|| {
+            let end = if keep { "" } else { ", put back at the end" };
+            format!("{path} was written in the sandbox and git refuses it: what other programs execute of it is not known{end}")
+        });
+        runs::added(&self.before, &now.entries)
             .into_iter()
             .map(|entry| {
                 let value = entry.value.as_deref().unwrap_or_default();
@@ -252,6 +258,7 @@ impl Watched {
                     entry.key
                 )
             })
+            .chain(refused)
             .collect()
     }
 
@@ -263,9 +270,11 @@ impl Watched {
                 Some(before) if *before == text => return Ok(()),
                 before => before.clone(),
             },
-            Ok(Some(text)) => match runs::restored(&self.before, &text) {
-                None => return Ok(()),
-                restored => restored,
+            Ok(Some(text)) if self.text.as_ref() == Some(&text) => return Ok(()),
+            Ok(Some(text)) => match runs::undo(&self.before, &text) {
+                Undo::Nothing => return Ok(()),
+                Undo::Text(text) => Some(text),
+                Undo::Whole => self.text.clone(),
             },
             // Something that is no file any more.
             Err(_) => self.text.clone(),

@@ -11,6 +11,7 @@ use crate::harness::{Desk, ONCE, Scenario, scenario};
 
 pub const ALL: &[Scenario] = &[
     scenario!(what_git_executes_is_told_and_removed, ONCE),
+    scenario!(unusual_forms_are_told_and_removed, ONCE),
     scenario!(it_stays_with_keep, ONCE),
     scenario!(it_is_told_while_the_program_runs, ONCE),
     scenario!(another_git_directory_is_told_and_removed, ONCE),
@@ -63,6 +64,40 @@ fn what_git_executes_is_told_and_removed(desk: &Desk) -> Result<()> {
         !desk.work.join("ran").exists(),
         "git executed what was planted"
     );
+    Ok(())
+}
+
+/// Appended to the configuration: forms that few programs but git read, and one that git refuses.
+const FORMS: [(&str, &str); 3] = [
+    (
+        "[includeIf\\r\"gitdir:/**\"]\\n path = ../inc\\n",
+        "includeif.gitdir:/**.path",
+    ),
+    (
+        "[core \"fsmonitor\\0\"]\\n x = \"touch ran #\"\\n",
+        "core.fsmonitor",
+    ),
+    ("[core]\\n fsmonitor = \"touch ran\\n", "git refuses it"),
+];
+
+fn unusual_forms_are_told_and_removed(desk: &Desk) -> Result<()> {
+    init(desk)?;
+    fs::write(
+        desk.work.join("inc"),
+        "[core]\nfsmonitor = \"touch ran #\"\n",
+    )?;
+    let before = git(desk, &desk.work, &["config", "--local", "--list"])?;
+    for (form, told) in FORMS {
+        let done = desk.shell(&[], &format!("printf '{form}' >> .git/config"))?;
+        ensure!(
+            done.stderr.contains(told) && done.stderr.lines().count() == 1,
+            "{form}: {done:?}"
+        );
+        git(desk, &desk.work, &["status"])?;
+        ensure!(!desk.work.join("ran").exists(), "{form}: git executed it");
+        let now = git(desk, &desk.work, &["config", "--local", "--list"])?;
+        ensure!(now == before, "{form}: {now}");
+    }
     Ok(())
 }
 

@@ -5,10 +5,7 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use ipnetwork::IpNetwork;
 
 use crate::dest::{Proto, Service};
-
-#[path = "../../../tests/common/splitmix.rs"]
-mod splitmix;
-pub use splitmix::Random;
+pub use crate::splitmix::Random;
 
 impl Random {
     /// An address of a small world, in which chance meets: few high parts, few bits set.

@@ -1,6 +1,7 @@
 //! Git's configuration files (git-config(1)), read without git: what they say, and where.
 //!
-//! Lenient where git is strict: a line that git would refuse is passed over.
+//! What git accepts must be read as git reads it (`git_parse_source` in its config.c), to the byte: a variable that is
+//! missed here is executed there.
 
 use std::ops::Range;
 
@@ -15,35 +16,73 @@ pub struct Entry {
     pub span: Range<usize>,
 }
 
-/// Every variable of the file, in its order.
+/// A file.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct Config {
+    /// Every variable, in the file's order.
+    pub entries: Vec<Entry>,
+    /// Git refuses the file; what other programs make of it is not known.
+    pub refused: bool,
+}
+
+/// Every variable of the file, in its order; lines that git would refuse are passed over.
 pub fn parse(text: &[u8]) -> Vec<Entry> {
+    read(text).entries
+}
+
+pub fn read(text: &[u8]) -> Config {
     let mut reader = Reader { text, at: 0 };
     // Git skips a byte order mark.
     if text.starts_with(b"\xef\xbb\xbf") {
         reader.at = 3;
     }
-    let mut section: Option<String> = None;
-    let mut entries = Vec::new();
+    let mut stem = Vec::new();
+    let mut config = Config::default();
     loop {
-        reader.skip(|byte| byte.is_ascii_whitespace());
-        match reader.peek() {
-            None => return entries,
-            Some(b'#' | b';') => reader.line(),
-            Some(b'[') => section = reader.section(),
-            Some(byte) if byte.is_ascii_alphabetic() => {
-                let start = reader.at;
-                let (key, value) = reader.variable();
-                if let Some(section) = &section {
-                    entries.push(Entry {
-                        key: format!("{section}.{key}"),
-                        value,
-                        span: start..reader.at,
-                    });
-                }
+        reader.skip(is_space);
+        let start = reader.at;
+        let understood = match reader.peek() {
+            None => return config,
+            Some(b'#' | b';') => {
+                reader.line();
+                continue;
             }
-            Some(_) => reader.line(),
+            Some(b'[') => reader.section().map(|section| stem = section),
+            Some(byte) if byte.is_ascii_alphabetic() => reader.variable().map(|(key, value)| {
+                config.entries.push(Entry {
+                    key: name([&stem[..], &key].concat()),
+                    value: value.map(string),
+                    span: start..reader.at,
+                });
+            }),
+            Some(_) => None,
+        };
+        if understood.is_none() {
+            config.refused = true;
+            reader.at = start;
+            reader.line();
         }
     }
+}
+
+/// Git's own `isspace`.
+fn is_space(byte: u8) -> bool {
+    b" \t\n\r".contains(&byte)
+}
+
+/// Git's strings end at a zero byte: `[core "fsmonitor\0"]` with any variable sets `core.fsmonitor`.
+fn string(mut bytes: Vec<u8>) -> String {
+    let end = bytes.iter().position(|byte| *byte == 0);
+    bytes.truncate(end.unwrap_or(bytes.len()));
+    String::from_utf8_lossy(&bytes).into_owned()
+}
+
+/// A subsection that ended in a zero byte has become a key, whose case does not count.
+fn name(bytes: Vec<u8>) -> String {
+    let mut name = string(bytes);
+    let key = name.rfind('.').unwrap_or(0);
+    name[key..].make_ascii_lowercase();
+    name
 }
 
 struct Reader<'a> {
@@ -56,9 +95,14 @@ impl Reader<'_> {
         self.text.get(self.at).copied()
     }
 
+    /// CR LF is one line feed.
     fn next(&mut self) -> Option<u8> {
         let byte = self.peek()?;
         self.at += 1;
+        if byte == b'\r' && self.peek() == Some(b'\n') {
+            self.at += 1;
+            return Some(b'\n');
+        }
         Some(byte)
     }
 
@@ -68,10 +112,11 @@ impl Reader<'_> {
         }
     }
 
-    fn take(&mut self, which: impl Fn(u8) -> bool) -> String {
+    /// In lower case.
+    fn take(&mut self, which: impl Fn(u8) -> bool) -> Vec<u8> {
         let start = self.at;
         self.skip(which);
-        String::from_utf8_lossy(&self.text[start..self.at]).into_owned()
+        self.text[start..self.at].to_ascii_lowercase()
     }
 
     /// To behind the end of the line.
@@ -80,83 +125,102 @@ impl Reader<'_> {
         self.next();
     }
 
-    /// `[section]`, `[section "Sub"]` or the old `[section.sub]`.
-    fn section(&mut self) -> Option<String> {
+    /// `[section]`, `[section "Sub"]` or the old `[section.sub]`: what comes before the names of its variables.
+    fn section(&mut self) -> Option<Vec<u8>> {
         self.next();
-        let name = self.take(|byte| byte.is_ascii_alphanumeric() || b"-.".contains(&byte));
-        let name = name.to_ascii_lowercase();
-        self.skip(|byte| b" \t".contains(&byte));
-        if self.peek() == Some(b']') {
-            self.next();
-            return Some(name);
+        let mut stem = self.take(|byte| is_key(byte) || byte == b'.');
+        match self.next()? {
+            b']' if !stem.is_empty() => {}
+            b' ' | b'\t' | b'\r' => {
+                self.subsection(&mut stem)?;
+            }
+            _ => return None,
         }
-        if self.next() != Some(b'"') {
-            return None;
-        }
-        let mut sub = Vec::new();
+        stem.push(b'.');
+        Some(stem)
+    }
+
+    /// From the blanks before it to the closing bracket.
+    fn subsection(&mut self, stem: &mut Vec<u8>) -> Option<()> {
         loop {
             match self.next()? {
                 b'"' => break,
-                b'\\' => sub.push(self.next()?),
-                b'\n' => return None,
-                byte => sub.push(byte),
+                b' ' | b'\t' | b'\r' => {}
+                _ => return None,
             }
         }
-        self.skip(|byte| b" \t".contains(&byte));
-        (self.next() == Some(b']')).then(|| format!("{name}.{}", String::from_utf8_lossy(&sub)))
-    }
-
-    fn variable(&mut self) -> (String, Option<String>) {
-        let key = self.take(|byte| byte.is_ascii_alphanumeric() || byte == b'-');
-        let key = key.to_ascii_lowercase();
-        self.skip(|byte| b" \t".contains(&byte));
-        if self.peek() != Some(b'=') {
-            self.line();
-            return (key, None);
+        stem.push(b'.');
+        loop {
+            let byte = match self.next()? {
+                b'"' => break,
+                b'\\' => self.next()?,
+                byte => byte,
+            };
+            if byte == b'\n' {
+                return None;
+            }
+            stem.push(byte);
         }
-        self.next();
-        (key, Some(self.value()))
+        (self.next()? == b']').then_some(())
     }
 
-    fn value(&mut self) -> String {
+    fn variable(&mut self) -> Option<(Vec<u8>, Option<Vec<u8>>)> {
+        let key = self.take(is_key);
+        self.skip(|byte| b" \t".contains(&byte));
+        match self.next() {
+            None | Some(b'\n') => Some((key, None)),
+            Some(b'=') => Some((key, Some(self.value()?))),
+            Some(_) => None,
+        }
+    }
+
+    fn value(&mut self) -> Option<Vec<u8>> {
         let mut value = Vec::new();
         // The length up to which blanks count: those inside quotes, or before another character.
         let mut kept = 0;
         let mut quoted = false;
-        self.skip(|byte| b" \t".contains(&byte));
-        while let Some(byte) = self.next() {
-            match byte {
-                b'\n' => break,
-                b'\r' if self.peek() == Some(b'\n') => continue,
-                b'#' | b';' if !quoted => {
+        loop {
+            let byte = match self.next() {
+                None | Some(b'\n') if quoted => return None,
+                None | Some(b'\n') => break,
+                Some(byte) if is_space(byte) && !quoted => {
+                    if !value.is_empty() {
+                        value.push(byte);
+                    }
+                    continue;
+                }
+                Some(b'#' | b';') if !quoted => {
                     self.line();
                     break;
                 }
-                b'"' => {
+                Some(b'"') => {
                     quoted = !quoted;
                     kept = value.len();
                     continue;
                 }
-                b'\\' => match self.next() {
-                    Some(b'\n') | None => continue,
-                    Some(b'\r') if self.peek() == Some(b'\n') => {
-                        self.next();
-                        continue;
+                Some(b'\\') => {
+                    kept = value.len();
+                    match self.next() {
+                        None | Some(b'\n') => continue,
+                        Some(b'n') => b'\n',
+                        Some(b't') => b'\t',
+                        Some(b'b') => 8,
+                        Some(byte @ (b'\\' | b'"')) => byte,
+                        Some(_) => return None,
                     }
-                    Some(b'n') => value.push(b'\n'),
-                    Some(b't') => value.push(b'\t'),
-                    Some(b'b') => value.push(8),
-                    Some(other) => value.push(other),
-                },
-                byte => value.push(byte),
-            }
-            if quoted || !value.last().is_some_and(u8::is_ascii_whitespace) {
-                kept = value.len();
-            }
+                }
+                Some(byte) => byte,
+            };
+            value.push(byte);
+            kept = value.len();
         }
         value.truncate(kept);
-        String::from_utf8_lossy(&value).into_owned()
+        Some(value)
     }
+}
+
+fn is_key(byte: u8) -> bool {
+    byte.is_ascii_alphanumeric() || byte == b'-'
 }
 
 #[cfg(test)]
@@ -182,6 +246,9 @@ mod tests {
             ("[a]\nk = one \\\n two # c\n", "a.k", Some("one  two")),
             ("[a]\nk = t\\tn\\n\\\\\n", "a.k", Some("t\tn\n\\")),
             ("\u{feff}[a]\n# [b]\nk =\n", "a.k", Some("")),
+            ("[a\r \t\"b\"]\r\nk = v\r", "a.b.k", Some("v")),
+            ("[a \"B\0\"]\nk = v\0w", "a.b", Some("v")),
+            ("k = v", "k", Some("v")),
         ] {
             let expected = (key.to_string(), value.map(String::from));
             assert_eq!(pairs(text), [expected], "{text:?}");
@@ -200,9 +267,13 @@ mod tests {
 
     #[test]
     fn what_git_refuses_is_passed_over() {
-        assert_eq!(
-            pairs("k = v\n[a\n[b]\n!x = 1\nk = 2"),
-            [("b.k".into(), Some("2".into()))]
-        );
+        let text = "[a\n[b]\n!x = 1\nk = \\q\nk x\nk = \"\nk = 2";
+        assert_eq!(pairs(text), [("b.k".into(), Some("2".into()))]);
+        for line in text.lines().filter(|line| !["[b]", "k = 2"].contains(line)) {
+            assert!(
+                read(format!("[b]\n{line}\n").as_bytes()).refused,
+                "{line:?}"
+            );
+        }
     }
 }

@@ -239,4 +239,6 @@ fn points_back(dir: &Path, common: &Path, worktree: &Path) -> Result<()> {
 }
 
 #[cfg(test)]
+mod oracle;
+#[cfg(test)]
 mod tests;

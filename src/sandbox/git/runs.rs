@@ -1,6 +1,6 @@
 //! Which variables of a git configuration make git execute a program, or take what it executes from elsewhere.
 
-use super::config::Entry;
+use super::config::{self, Entry};
 
 /// Variables whose value is a command line, a program, or a directory or file that programs are taken from
 /// (git-config(1) of git 2.51, git-lfs-config(5)). `*` stands for any subsection.
@@ -116,16 +116,38 @@ pub fn added<'a>(before: &[Entry], now: &'a [Entry]) -> Vec<&'a Entry> {
         .collect()
 }
 
-/// The file's text without what was [`added`]; a value that was replaced is put back. `None` where nothing was added.
-pub fn restored(before: &[Entry], text: &[u8]) -> Option<Vec<u8>> {
-    let now = super::config::parse(text);
-    let added = added(before, &now);
-    if added.is_empty() {
-        return None;
+/// What is to be done about a file at the end.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Undo {
+    Nothing,
+    /// This is to be its text.
+    Text(Vec<u8>),
+    /// It is to be as it was before the program ran.
+    Whole,
+}
+
+/// How to have the file without what was [`added`]; a value that was replaced is put back.
+pub fn undo(before: &[Entry], text: &[u8]) -> Undo {
+    let now = config::read(text);
+    if now.refused {
+        return Undo::Whole;
     }
+    let added = added(before, &now.entries);
+    if added.is_empty() {
+        return Undo::Nothing;
+    }
+    let kept = without(text, &added, before, &now.entries);
+    let again = config::read(&kept);
+    if again.refused || !self::added(before, &again.entries).is_empty() {
+        return Undo::Whole;
+    }
+    Undo::Text(kept)
+}
+
+fn without(text: &[u8], added: &[&Entry], before: &[Entry], now: &[Entry]) -> Vec<u8> {
     let mut kept = Vec::new();
     let mut at = 0;
-    for entry in &added {
+    for entry in added {
         kept.extend_from_slice(&text[at..entry.span.start]);
         // A section's own line goes on.
         if text[..entry.span.start].ends_with(b"]") || text[..entry.span.start].ends_with(b"] ") {
@@ -143,7 +165,7 @@ pub fn restored(before: &[Entry], text: &[u8]) -> Option<Vec<u8>> {
         }
         kept.extend_from_slice(written(old).as_bytes());
     }
-    Some(kept)
+    kept
 }
 
 /// A variable as a section of its own.
@@ -204,13 +226,14 @@ mod tests {
             ),
             ("[core]\n\tpager = less -R\n[user]\n\tname = y\n", None),
         ] {
-            let restored = restored(&before, now.as_bytes());
-            assert_eq!(
-                restored.map(|text| String::from_utf8(text).unwrap()),
-                after.map(String::from),
-                "{now}"
-            );
+            let expected = after.map_or(Undo::Nothing, |text| Undo::Text(text.into()));
+            assert_eq!(undo(&before, now.as_bytes()), expected, "{now}");
         }
+    }
+
+    #[test]
+    fn what_git_refuses_goes_as_a_whole() {
+        assert_eq!(undo(&[], b"[a]\nk = v\n]\n"), Undo::Whole);
     }
 
     #[test]
