@@ -29,7 +29,7 @@ pub struct GitWatch {
     inotify: Option<Inotify>,
     /// The directories to watch.
     dirs: Vec<PathBuf>,
-    /// Which directory each watch is of.
+    /// What each watch is of: a directory, or one of `files`.
     watches: Vec<(WatchDescriptor, PathBuf)>,
     files: Vec<Watched>,
     /// Directories bound read-write.
@@ -73,13 +73,30 @@ impl GitWatch {
 
     /// From here on, changes are told when they happen; those that there were already as the result.
     pub fn watch(&mut self) -> Result<Vec<String>> {
+        let lines = self.begin();
+        self.keep_eyes(lines)
+    }
+
+    fn begin(&mut self) -> Result<Vec<String>> {
         self.inotify = Some(Inotify::init(
             InitFlags::IN_CLOEXEC | InitFlags::IN_NONBLOCK,
         )?);
         for dir in self.dirs.clone() {
             self.add_watch(&dir)?;
         }
-        let mut lines = self.look();
+        for number in 0..self.files.len() {
+            self.watch_file(&self.files[number].path.clone())?;
+        }
+        Ok(self.look())
+    }
+
+    /// Lines that were not told before. After an error (a program can use up all watches of its user) nothing is told
+    /// until the end.
+    fn keep_eyes(&mut self, lines: Result<Vec<String>>) -> Result<Vec<String>> {
+        if lines.is_err() {
+            self.inotify = None;
+        }
+        let mut lines = lines?;
         lines.retain(|line| self.told.insert(line.clone()));
         Ok(lines)
     }
@@ -90,38 +107,71 @@ impl GitWatch {
 
     /// One line for each thing that was written and that git executes, once.
     pub fn tick(&mut self) -> Result<Vec<String>> {
+        // One batch: a program that never stops writing does not keep the caller here.
+        let lines = self.batch().map(Option::unwrap_or_default);
+        self.keep_eyes(lines)
+    }
+
+    /// `None` where nothing has happened.
+    fn batch(&mut self) -> Result<Option<Vec<String>>> {
+        let Some(inotify) = &self.inotify else {
+            return Ok(None);
+        };
+        let events = match inotify.read_events() {
+            Ok(events) => events,
+            Err(Errno::EAGAIN) => return Ok(None),
+            Err(Errno::EINTR) => return Ok(Some(Vec::new())),
+            Err(e) => return Err(e).context("cannot read what happened to git's files"),
+        };
         let mut lines = Vec::new();
-        while let Some(inotify) = &self.inotify {
-            let events = match inotify.read_events() {
-                Ok(events) => events,
-                Err(Errno::EAGAIN) => break,
-                Err(Errno::EINTR) => continue,
-                Err(e) => return Err(e).context("cannot read what happened to git's files"),
-            };
-            for event in events {
-                let dir = self.watches.iter().find(|(wd, _)| *wd == event.wd);
-                match (dir.map(|(_, dir)| dir.clone()), event.name) {
-                    (Some(dir), Some(name)) => lines.extend(self.happened(&dir.join(name))?),
-                    // The queue ran over: everything is looked at.
-                    _ => lines.extend(self.look()),
+        let mut modified = BTreeSet::new();
+        for event in events {
+            if event.mask.contains(AddWatchFlags::IN_Q_OVERFLOW) {
+                // New files are not known by their events any more.
+                for number in 0..self.files.len() {
+                    self.watch_file(&self.files[number].path.clone())?;
                 }
+                lines.extend(self.look());
+            }
+            let of = self.watches.iter().filter(|(wd, _)| *wd == event.wd);
+            let of: Vec<PathBuf> = of.map(|(_, path)| path.clone()).collect();
+            match event.name {
+                Some(name) => {
+                    for dir in of {
+                        lines.extend(self.happened(&dir.join(&name))?);
+                    }
+                }
+                None if event.mask.contains(AddWatchFlags::IN_MODIFY) => modified.extend(of),
+                None if event.mask.contains(AddWatchFlags::IN_IGNORED) => {
+                    self.watches.retain(|(wd, _)| *wd != event.wd);
+                }
+                None => {}
             }
         }
-        lines.retain(|line| self.told.insert(line.clone()));
-        Ok(lines)
+        for path in modified {
+            lines.extend(self.written(&path, false));
+        }
+        Ok(Some(lines))
     }
 
     /// After the program's end: takes out what was written. Lines as with [`Self::tick`].
     pub fn finish(mut self) -> Vec<String> {
-        let mut lines = self.tick().unwrap_or_default();
-        let mut last = self.look();
-        for root in self.roots.clone() {
-            for place in find::find(&root) {
-                last.extend(self.repository(&place).unwrap_or_default());
+        let mut lines = Vec::new();
+        // Other sandboxes may go on; the queue is no longer than this.
+        for _ in 0..200 {
+            match self.batch() {
+                Ok(Some(more)) => lines.extend(more),
+                _ => break,
             }
         }
-        last.retain(|line| self.told.insert(line.clone()));
-        lines.extend(last);
+        self.inotify = None;
+        lines.extend(self.look());
+        for root in self.roots.clone() {
+            for place in find::find(&root) {
+                lines.extend(self.repository(&place).unwrap_or_default());
+            }
+        }
+        lines.retain(|line| self.told.insert(line.clone()));
         if !self.keep {
             for file in &self.files {
                 if let Err(e) = file.restore() {
@@ -156,6 +206,28 @@ impl GitWatch {
         Ok(())
     }
 
+    /// Watches the file that has this name now. What is written to it under another name, or through a descriptor that
+    /// stays open, is no event of its directory.
+    fn watch_file(&mut self, path: &Path) -> Result<()> {
+        let Some(inotify) = &self.inotify else {
+            return Ok(());
+        };
+        let events = AddWatchFlags::IN_MODIFY | AddWatchFlags::IN_DONT_FOLLOW;
+        let now = match inotify.add_watch(path, events) {
+            Ok(wd) => Some(wd),
+            Err(Errno::ENOENT | Errno::EACCES) => None,
+            Err(e) => return Err(e).with_context(|| format!("cannot watch {}", path.display())),
+        };
+        let old = self.watches.iter().position(|(_, known)| known == path);
+        let old = old.map(|at| self.watches.swap_remove(at).0);
+        self.watches.extend(now.map(|wd| (wd, path.to_path_buf())));
+        // The one that was replaced, unless the kernel has forgotten it with the file.
+        if let Some(old) = old.filter(|old| self.watches.iter().all(|(wd, _)| wd != old)) {
+            let _ = inotify.rm_watch(old);
+        }
+        Ok(())
+    }
+
     /// Watches a git directory; `known` where it was there before the program.
     fn git_dir(&mut self, dir: &Path, known: bool) -> Result<()> {
         self.add(dir)?;
@@ -163,6 +235,7 @@ impl GitWatch {
             let path = dir.join(name);
             let text = read(&path).ok().flatten().filter(|_| known);
             let before = text.as_deref().map(config::parse).unwrap_or_default();
+            self.watch_file(&path)?;
             self.files.push(Watched { path, text, before });
         }
         Ok(())
@@ -181,8 +254,17 @@ impl GitWatch {
                 .or_else(|e| if path.is_dir() { Err(e) } else { Ok(()) })?;
             return Ok(hooks(path));
         }
+        if self.files.iter().any(|file| file.path == path) {
+            self.watch_file(path)?;
+        }
+        Ok(self.written(path, true))
+    }
+
+    /// Of one file.
+    fn written(&self, path: &Path, settled: bool) -> Vec<String> {
         let file = self.files.iter().find(|file| file.path == path);
-        Ok(file.map(|file| file.written(self.keep)).unwrap_or_default())
+        file.map(|file| file.written(self.keep, settled))
+            .unwrap_or_default()
     }
 
     /// Whether this git directory was made by the program.
@@ -221,14 +303,14 @@ impl GitWatch {
     fn look(&self) -> Vec<String> {
         self.files
             .iter()
-            .flat_map(|file| file.written(self.keep))
+            .flat_map(|file| file.written(self.keep, true))
             .collect()
     }
 }
 
 impl Watched {
-    /// One line for each variable that the program wrote and that git executes.
-    fn written(&self, keep: bool) -> Vec<String> {
+    /// One line for each variable that the program wrote and that git executes. Not `settled`: half of it may be written.
+    fn written(&self, keep: bool, settled: bool) -> Vec<String> {
         let end = if keep { "" } else { ", removed at the end" };
         let path = self.path.display();
         let text = match read(&self.path) {
@@ -244,7 +326,7 @@ impl Watched {
                 .collect();
         }
         let now = config::read(&text);
-        let refused = now.refused && self.text.as_ref() != Some(&text);
+        let refused = settled && now.refused && self.text.as_ref() != Some(&text);
         let refused = refused.then(|| {
             let end = if keep { "" } else { ", put back at the end" };
             format!("{path} was written in the sandbox and git refuses it: what other programs execute of it is not known{end}")

@@ -81,10 +81,7 @@ impl Watching {
         }
         match self.git.as_mut().map(GitWatch::tick) {
             Some(Ok(lines)) => lines.iter().for_each(|line| say(line)),
-            Some(Err(e)) => {
-                self.git = None;
-                say(&format!("{e:#}"));
-            }
+            Some(Err(e)) => at_the_end(&e),
             None => {}
         }
     }
@@ -96,9 +93,7 @@ impl Watching {
         }
         match self.git.as_mut().map(GitWatch::watch) {
             Some(Ok(lines)) => lines.iter().for_each(|line| say(line)),
-            Some(Err(e)) => say(&format!(
-                "{e:#}: what is written to git's configuration is told only at the end"
-            )),
+            Some(Err(e)) => at_the_end(&e),
             None => {}
         }
     }
@@ -112,6 +107,12 @@ impl Watching {
             git.finish().iter().for_each(|line| say(line));
         }
     }
+}
+
+fn at_the_end(e: &anyhow::Error) {
+    say(&format!(
+        "{e:#}: what is written to git's configuration is told only at the end"
+    ));
 }
 
 fn lost(e: &anyhow::Error) {

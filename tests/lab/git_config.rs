@@ -3,6 +3,9 @@
 use std::fs;
 use std::io::{BufRead, BufReader};
 use std::process::Stdio;
+use std::sync::mpsc;
+use std::thread;
+use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
 
@@ -14,6 +17,7 @@ pub const ALL: &[Scenario] = &[
     scenario!(unusual_forms_are_told_and_removed, ONCE),
     scenario!(it_stays_with_keep, ONCE),
     scenario!(it_is_told_while_the_program_runs, ONCE),
+    scenario!(it_is_told_under_any_name_and_while_it_is_open, ONCE),
     scenario!(another_git_directory_is_told_and_removed, ONCE),
     scenario!(a_new_repository_is_told_with_its_hooks, ONCE),
     scenario!(everyday_configuration_is_silent, ONCE),
@@ -125,22 +129,52 @@ fn it_stays_with_keep(desk: &Desk) -> Result<()> {
 
 fn it_is_told_while_the_program_runs(desk: &Desk) -> Result<()> {
     init(desk)?;
-    let mut command = desk.program(&[
-        "-x",
-        "/bin/bash",
-        "-c",
+    told_meanwhile(
+        desk,
         "git config core.sshCommand evil; read",
-    ]);
+        "core.sshcommand = \"evil\"",
+    )
+}
+
+/// The script, which waits for the end of its input, has a line with this text told before.
+fn told_meanwhile(desk: &Desk, script: &str, text: &str) -> Result<()> {
+    let mut command = desk.program(&["-x", "/bin/bash", "-c", script]);
     let mut child = command
         .stdin(Stdio::piped())
         .stderr(Stdio::piped())
         .spawn()?;
-    let mut told = String::new();
-    BufReader::new(child.stderr.take().context("no stderr")?).read_line(&mut told)?;
-    ensure!(told.contains("core.sshcommand = \"evil\""), "{told:?}");
-    ensure!(child.try_wait()?.is_none(), "told only at the end");
+    let stderr = child.stderr.take().context("no stderr")?;
+    let (sender, receiver) = mpsc::channel();
+    let reader = thread::spawn(move || {
+        for line in BufReader::new(stderr).lines().map_while(Result::ok) {
+            let _ = sender.send(line);
+        }
+    });
+    let told = receiver.recv_timeout(Duration::from_secs(5));
+    let ended = child.try_wait()?;
     drop(child.stdin.take());
     child.wait()?;
+    let _ = reader.join();
+    let told = told.with_context(|| format!("{script}: nothing is told"))?;
+    ensure!(told.contains(text), "{script}: {told:?}");
+    ensure!(ended.is_none(), "{script}: told only at the end");
+    Ok(())
+}
+
+/// The files are watched from a moment after the start on.
+const WRITES: [&str; 4] = [
+    "ln .git/config .git/x; sleep 1; echo \"$PLANT\" >> .git/x; read",
+    "exec 3>> .git/config; sleep 1; echo \"$PLANT\" >&3; read",
+    "git config user.name x; sleep 1; git config user.name y; exec 3>> .git/config; sleep 0.5; echo \"$PLANT\" >&3; read",
+    "sleep 1; : > .git/config.worktree; exec 3>> .git/config.worktree; sleep 0.5; echo \"$PLANT\" >&3; read",
+];
+
+fn it_is_told_under_any_name_and_while_it_is_open(desk: &Desk) -> Result<()> {
+    for script in WRITES {
+        init(desk)?;
+        let script = format!("PLANT='[core] sshCommand = evil'; {script}");
+        told_meanwhile(desk, &script, "core.sshcommand = \"evil\"")?;
+    }
     Ok(())
 }
 
