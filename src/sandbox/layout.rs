@@ -133,7 +133,8 @@ pub fn without_links(path: &Path) -> nix::Result<PathBuf> {
     open_without_links(path).map(|_| path.components().collect())
 }
 
-fn open_without_links(path: &Path) -> nix::Result<OwnedFd> {
+/// `path`, where no link is on the way.
+pub fn open_without_links(path: &Path) -> nix::Result<OwnedFd> {
     let how = OpenHow::new()
         .flags(OFlag::O_PATH | OFlag::O_CLOEXEC)
         .resolve(ResolveFlag::RESOLVE_NO_SYMLINKS);

@@ -19,6 +19,7 @@ pub const ALL: &[Scenario] = &[
     scenario!(it_is_told_while_the_program_runs, ONCE),
     scenario!(it_is_told_under_any_name_and_while_it_is_open, ONCE),
     scenario!(another_git_directory_is_told_and_removed, ONCE),
+    scenario!(nothing_keeps_it_from_being_removed, ONCE),
     scenario!(a_new_repository_is_told_with_its_hooks, ONCE),
     scenario!(everyday_configuration_is_silent, ONCE),
 ];
@@ -206,6 +207,28 @@ fn another_git_directory_is_told_and_removed(desk: &Desk) -> Result<()> {
         fs::read_to_string(desk.work.join(".git/config"))? == before,
         "the configuration is lost"
     );
+    Ok(())
+}
+
+/// What stands in the way of the removal; at the end nobody holds the lock any more.
+const OBSTACLES: [(&str, usize); 4] = [
+    (": > .git/config.lock", 2),
+    ("mkdir -p .git/config.lock/x", 2),
+    ("chmod 500 .git", 1),
+    ("chmod 400 .git/config", 1),
+];
+
+fn nothing_keeps_it_from_being_removed(desk: &Desk) -> Result<()> {
+    for (obstacle, lines) in OBSTACLES {
+        init(desk)?;
+        let before = git(desk, &desk.work, &["config", "--local", "--list"])?;
+        let script = format!("git config core.fsmonitor 'touch ran #'; {obstacle}");
+        let done = desk.shell(&[], &script)?;
+        ensure!(done.stderr.lines().count() == lines, "{obstacle}: {done:?}");
+        let now = git(desk, &desk.work, &["config", "--local", "--list"])?;
+        ensure!(now == before, "{obstacle}: {now}");
+        git(desk, &desk.work, &["config", "user.name", "x"])?;
+    }
     Ok(())
 }
 

@@ -135,7 +135,7 @@ impl All<'_> {
             // It names the directory that hooks and configuration are read from.
             if linked.join("commondir").is_file() {
                 self.read_only(&linked.join("commondir"));
-                self.git.dirs.push(linked);
+                self.git.dirs.extend(linked.canonicalize().ok());
             }
         }
     }

@@ -1,26 +1,24 @@
 //! Git configuration while the program runs: what makes git execute something is told when it is written, since prompts
 //! and editors run git meanwhile, and is taken out at the end.
 
+mod file;
+
 use std::collections::BTreeSet;
-use std::fs::{self, File, OpenOptions};
-use std::io::{Read, Write};
 use std::os::fd::{AsFd, BorrowedFd};
-use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result};
 use nix::errno::Errno;
-use nix::libc;
 use nix::sys::inotify::{AddWatchFlags, InitFlags, Inotify, WatchDescriptor};
 
-use crate::sandbox::git::config::{self, Entry};
-use crate::sandbox::git::runs::{self, Undo};
 use crate::sandbox::git::{Git, find};
+use file::Watched;
 
 /// Files of a git directory that git takes its configuration from; the last one names another git directory.
 const FILES: [&str; 3] = ["config", "config.worktree", "commondir"];
-/// A longer configuration is not looked at, and told.
-const MAX: u64 = 1 << 20;
+/// How long git outside may hold the locks of its configurations at the end.
+const PATIENCE: Duration = Duration::from_secs(1);
 
 /// Watches the git directories of a sandbox.
 #[derive(Debug)]
@@ -38,15 +36,6 @@ pub struct GitWatch {
     places: BTreeSet<PathBuf>,
     keep: bool,
     told: BTreeSet<String>,
-}
-
-/// A configuration file, as it was before the program ran.
-#[derive(Debug)]
-struct Watched {
-    path: PathBuf,
-    /// Its text; `None` where there was no such regular file.
-    text: Option<Vec<u8>>,
-    before: Vec<Entry>,
 }
 
 impl GitWatch {
@@ -173,9 +162,11 @@ impl GitWatch {
         }
         lines.retain(|line| self.told.insert(line.clone()));
         if !self.keep {
+            let until = Instant::now() + PATIENCE;
             for file in &self.files {
-                if let Err(e) = file.restore() {
-                    lines.push(format!("{e:#}: look at it before git runs there"));
+                match file.undo(until) {
+                    Ok(line) => lines.extend(line),
+                    Err(e) => lines.push(format!("{e:#}: look at it before git runs there")),
                 }
             }
         }
@@ -233,10 +224,8 @@ impl GitWatch {
         self.add(dir)?;
         for name in FILES {
             let path = dir.join(name);
-            let text = read(&path).ok().flatten().filter(|_| known);
-            let before = text.as_deref().map(config::parse).unwrap_or_default();
             self.watch_file(&path)?;
-            self.files.push(Watched { path, text, before });
+            self.files.push(Watched::new(path, known));
         }
         Ok(())
     }
@@ -276,7 +265,7 @@ impl GitWatch {
 
     fn made(&self, dir: &Path) -> bool {
         self.files.iter().any(|file| {
-            file.path.parent() == Some(dir) && file.text.is_none() && file.path.ends_with("config")
+            file.path.parent() == Some(dir) && !file.was_there() && file.path.ends_with("config")
         })
     }
 
@@ -306,101 +295,6 @@ impl GitWatch {
             .flat_map(|file| file.written(self.keep, true))
             .collect()
     }
-}
-
-impl Watched {
-    /// One line for each variable that the program wrote and that git executes. Not `settled`: half of it may be written.
-    fn written(&self, keep: bool, settled: bool) -> Vec<String> {
-        let end = if keep { "" } else { ", removed at the end" };
-        let path = self.path.display();
-        let text = match read(&self.path) {
-            Ok(Some(text)) => text,
-            Ok(None) => return Vec::new(),
-            Err(e) => return vec![format!("{e:#}: git would follow it{end}")],
-        };
-        if self.path.ends_with("commondir") {
-            let changed = self.text.as_ref() != Some(&text);
-            return changed
-                .then(|| format!("{path} was written in the sandbox: git takes hooks and configuration from where it says{end}"))
-                .into_iter()
-                .collect();
-        }
-        let now = config::read(&text);
-        let refused = settled && now.refused && self.text.as_ref() != Some(&text);
-        let refused = refused.then(|| {
-            let end = if keep { "" } else { ", put back at the end" };
-            format!("{path} was written in the sandbox and git refuses it: what other programs execute of it is not known{end}")
-        });
-        runs::added(&self.before, &now.entries)
-            .into_iter()
-            .map(|entry| {
-                let value = entry.value.as_deref().unwrap_or_default();
-                format!(
-                    "{path}: {} = {value:?} was written in the sandbox: git executes it{end}",
-                    entry.key
-                )
-            })
-            .chain(refused)
-            .collect()
-    }
-
-    fn restore(&self) -> Result<()> {
-        let failed = || format!("cannot undo what was written to {}", self.path.display());
-        let restored = match read(&self.path) {
-            Ok(None) => return Ok(()),
-            Ok(Some(text)) if self.path.ends_with("commondir") => match &self.text {
-                Some(before) if *before == text => return Ok(()),
-                before => before.clone(),
-            },
-            Ok(Some(text)) if self.text.as_ref() == Some(&text) => return Ok(()),
-            Ok(Some(text)) => match runs::undo(&self.before, &text) {
-                Undo::Nothing => return Ok(()),
-                Undo::Text(text) => Some(text),
-                Undo::Whole => self.text.clone(),
-            },
-            // Something that is no file any more.
-            Err(_) => self.text.clone(),
-        };
-        match restored {
-            None => fs::remove_file(&self.path).with_context(failed),
-            Some(text) => replace(&self.path, &text).with_context(failed),
-        }
-    }
-}
-
-/// `None` where there is nothing; `Err` for what is no regular file: it may name any other.
-fn read(path: &Path) -> Result<Option<Vec<u8>>> {
-    let flags = libc::O_NOFOLLOW | libc::O_NONBLOCK;
-    let mut file = match OpenOptions::new().read(true).custom_flags(flags).open(path) {
-        Ok(file) => file,
-        Err(e) if e.kind() == std::io::ErrorKind::NotFound => return Ok(None),
-        Err(e) => return Err(e).with_context(|| format!("{} is no regular file", path.display())),
-    };
-    let meta = file.metadata()?;
-    anyhow::ensure!(
-        meta.is_file() && meta.len() <= MAX,
-        "{} is no regular file, or too long",
-        path.display()
-    );
-    let mut text = Vec::new();
-    (&mut file).take(MAX + 1).read_to_end(&mut text)?;
-    Ok(Some(text))
-}
-
-/// As git does it: written as `NAME.lock`, which also keeps git out, then renamed.
-fn replace(path: &Path, text: &[u8]) -> Result<()> {
-    let mode = path
-        .symlink_metadata()
-        .map_or(0o644, |meta| meta.mode() & 0o777);
-    let mut name = path.as_os_str().to_os_string();
-    name.push(".lock");
-    let mut file: File = OpenOptions::new()
-        .write(true)
-        .create_new(true)
-        .mode(mode)
-        .open(&name)?;
-    file.write_all(text)?;
-    Ok(fs::rename(&name, path)?)
 }
 
 fn hooks(dir: &Path) -> Vec<String> {

@@ -1,0 +1,288 @@
+//! A configuration file of git's, as it is and as it was. No link that the sandbox has put on the way to it is followed:
+//! it may have made a repository, and a link to another one in its place.
+
+use std::ffi::OsStr;
+use std::fs::{self, OpenOptions, Permissions};
+use std::io::{self, ErrorKind, Read, Write};
+use std::os::fd::{AsRawFd, OwnedFd};
+use std::os::unix::fs::{OpenOptionsExt, PermissionsExt};
+use std::path::{Path, PathBuf};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result, ensure};
+use nix::libc;
+
+use crate::sandbox::git::config::{self, Entry};
+use crate::sandbox::git::runs::{self, Undo};
+use crate::sandbox::layout::open_without_links;
+
+/// A longer configuration is not looked at, and told.
+const MAX: u64 = 1 << 20;
+
+/// A configuration file, as it was before the program ran.
+#[derive(Debug)]
+pub struct Watched {
+    pub path: PathBuf,
+    /// Its text; `None` where there was no such regular file.
+    text: Option<Vec<u8>>,
+    before: Vec<Entry>,
+}
+
+impl Watched {
+    /// `known` where its directory was there before the program.
+    pub fn new(path: PathBuf, known: bool) -> Self {
+        let text = read(&path).ok().flatten().filter(|_| known);
+        let before = text.as_deref().map(config::parse).unwrap_or_default();
+        Self { path, text, before }
+    }
+
+    pub fn was_there(&self) -> bool {
+        self.text.is_some()
+    }
+
+    /// One line for each variable that the program wrote and that git executes. Not `settled`: half of it may be written.
+    pub fn written(&self, keep: bool, settled: bool) -> Vec<String> {
+        let end = if keep { "" } else { ", removed at the end" };
+        let path = self.path.display();
+        let text = match read(&self.path) {
+            Ok(Some(text)) => text,
+            Ok(None) => return Vec::new(),
+            Err(e) => return vec![format!("{e:#}: git would follow it{end}")],
+        };
+        if self.path.ends_with("commondir") {
+            let changed = self.text.as_ref() != Some(&text);
+            return changed
+                .then(|| format!("{path} was written in the sandbox: git takes hooks and configuration from where it says{end}"))
+                .into_iter()
+                .collect();
+        }
+        let now = config::read(&text);
+        let refused = settled && now.refused && self.text.as_ref() != Some(&text);
+        let refused = refused.then(|| {
+            let end = if keep { "" } else { ", put back at the end" };
+            format!("{path} was written in the sandbox and git refuses it: what other programs execute of it is not known{end}")
+        });
+        runs::added(&self.before, &now.entries)
+            .into_iter()
+            .map(|entry| {
+                let value = entry.value.as_deref().unwrap_or_default();
+                format!(
+                    "{path}: {} = {value:?} was written in the sandbox: git executes it{end}",
+                    entry.key
+                )
+            })
+            .chain(refused)
+            .collect()
+    }
+
+    /// Takes out what was written. A lock that is still there at `until` is taken for the sandbox's, and a line says so.
+    pub fn undo(&self, until: Instant) -> Result<Option<String>> {
+        let text = match read(&self.path) {
+            Ok(None) => return Ok(None),
+            Ok(Some(text)) if self.text.as_ref() == Some(&text) => return Ok(None),
+            Ok(Some(_)) if self.path.ends_with("commondir") => self.text.clone(),
+            Ok(Some(text)) => match runs::undo(&self.before, &text) {
+                Undo::Nothing => return Ok(None),
+                Undo::Text(text) => Some(text),
+                Undo::Whole => self.text.clone(),
+            },
+            // Something that is no file any more.
+            Err(_) => self.text.clone(),
+        };
+        let path = self.path.display();
+        let broken = Place::of(&self.path)
+            .and_then(|place| place.put(text.as_deref(), until))
+            .with_context(|| format!("cannot undo what was written to {path}"))?;
+        Ok(broken.then(|| {
+            format!(
+                "{path}.lock was left by the sandbox: removed, to undo what was written to {path}"
+            )
+        }))
+    }
+}
+
+/// `None` where there is nothing; `Err` for what is no regular file: it may name any other.
+fn read(path: &Path) -> Result<Option<Vec<u8>>> {
+    let Ok(place) = Place::of(path) else {
+        return Ok(None);
+    };
+    let flags = libc::O_NOFOLLOW | libc::O_NONBLOCK;
+    let opened = (OpenOptions::new().read(true).custom_flags(flags)).open(place.file());
+    let mut file = match opened {
+        Ok(file) => file,
+        Err(e) if e.kind() == ErrorKind::NotFound => return Ok(None),
+        Err(e) => return Err(e).with_context(|| format!("{} is no regular file", path.display())),
+    };
+    let meta = file.metadata()?;
+    ensure!(
+        meta.is_file() && meta.len() <= MAX,
+        "{} is no regular file, or too long",
+        path.display()
+    );
+    let mut text = Vec::new();
+    (&mut file).take(MAX + 1).read_to_end(&mut text)?;
+    Ok(Some(text))
+}
+
+/// Where a file lies.
+struct Place<'a> {
+    dir: OwnedFd,
+    name: &'a OsStr,
+}
+
+impl<'a> Place<'a> {
+    fn of(path: &'a Path) -> io::Result<Self> {
+        let (Some(dir), Some(name)) = (path.parent(), path.file_name()) else {
+            return Err(ErrorKind::InvalidInput.into());
+        };
+        let dir = open_without_links(dir)?;
+        Ok(Self { dir, name })
+    }
+
+    fn dir(&self) -> PathBuf {
+        format!("/proc/self/fd/{}", self.dir.as_raw_fd()).into()
+    }
+
+    fn file(&self) -> PathBuf {
+        self.dir().join(self.name)
+    }
+
+    /// As git does it: written as `NAME.lock`, which also keeps git out, then renamed; `None` is no file. Whether a lock
+    /// was broken for it.
+    fn put(&self, text: Option<&[u8]>, until: Instant) -> io::Result<bool> {
+        let path = self.file();
+        let there = path.symlink_metadata().ok();
+        let regular = there.as_ref().filter(|meta| meta.is_file());
+        let mode = regular.map_or(0o644, |meta| meta.permissions().mode() & 0o777 | 0o600);
+        let mut name = self.name.to_os_string();
+        name.push(".lock");
+        let lock = self.dir().join(name);
+        let mut broken = false;
+        let mut tries = 0;
+        let mut file = loop {
+            let mut options = OpenOptions::new();
+            match (options.write(true).create_new(true).mode(mode)).open(&lock) {
+                Ok(file) => break file,
+                Err(e) if e.kind() == ErrorKind::AlreadyExists && Instant::now() < until => {
+                    thread::sleep(Duration::from_millis(10));
+                }
+                Err(e) if tries == 10 => return Err(e),
+                Err(e) if e.kind() == ErrorKind::AlreadyExists => {
+                    remove(&lock)?;
+                    broken = true;
+                    tries += 1;
+                }
+                // The program may have taken this right from us, too.
+                Err(e) if e.kind() == ErrorKind::PermissionDenied => {
+                    let mode = self.dir().metadata()?.permissions().mode();
+                    fs::set_permissions(self.dir(), Permissions::from_mode(mode | 0o700))?;
+                    tries = 10;
+                }
+                Err(e) => return Err(e),
+            }
+        };
+        if text.is_none() || there.is_some_and(|meta| meta.is_dir()) {
+            remove(&path)?;
+        }
+        match text {
+            Some(text) => {
+                file.write_all(text)?;
+                fs::rename(&lock, path)?;
+            }
+            None => fs::remove_file(&lock)?,
+        }
+        Ok(broken)
+    }
+}
+
+/// Whatever it is; a link, not what it leads to.
+fn remove(path: &Path) -> io::Result<()> {
+    if path.symlink_metadata()?.is_dir() {
+        fs::remove_dir_all(path)
+    } else {
+        fs::remove_file(path)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::scratch::Scratch;
+    use std::os::unix::fs::symlink;
+
+    const PLANTED: &str = "[core]\n\tfsmonitor = evil\n";
+
+    /// A file that was empty and has something planted in it; whether that goes, and a line is said.
+    fn undone(dir: &Path, prepare: impl Fn(&Path)) -> (bool, bool) {
+        let path = dir.join("config");
+        fs::write(&path, "").unwrap();
+        let watched = Watched::new(path.clone(), true);
+        fs::write(&path, PLANTED).unwrap();
+        prepare(dir);
+        let line = watched
+            .undo(Instant::now() + Duration::from_millis(300))
+            .unwrap();
+        assert!(
+            dir.join("config.lock").symlink_metadata().is_err(),
+            "a lock is left"
+        );
+        let planted = fs::read_to_string(&path).unwrap().contains("evil");
+        (!planted, line.is_some())
+    }
+
+    #[test]
+    fn it_is_undone_whatever_is_in_the_way() {
+        let at = Scratch::new();
+        let lock = |dir: &Path| dir.join("config.lock");
+        assert_eq!(undone(&at, |_| ()), (true, false));
+        assert_eq!(
+            undone(&at, |dir| fs::write(lock(dir), "").unwrap()),
+            (true, true)
+        );
+        assert_eq!(
+            undone(&at, |dir| symlink("/nowhere", lock(dir)).unwrap()),
+            (true, true)
+        );
+        let full = |dir: &Path| fs::create_dir_all(lock(dir).join("x/y")).unwrap();
+        assert_eq!(undone(&at, full), (true, true));
+        let directory = |dir: &Path| {
+            fs::remove_file(dir.join("config")).unwrap();
+            fs::create_dir_all(dir.join("config/x")).unwrap();
+        };
+        assert_eq!(undone(&at, directory), (true, false));
+        let mode = |mode| {
+            move |dir: &Path| fs::set_permissions(dir, Permissions::from_mode(mode)).unwrap()
+        };
+        assert_eq!(undone(&at, mode(0o500)), (true, false));
+    }
+
+    #[test]
+    fn a_lock_that_somebody_holds_for_a_moment_is_waited_for() {
+        let at = Scratch::new();
+        let lock = at.join("config.lock");
+        let held = undone(&at, |_| {
+            fs::write(&lock, "").unwrap();
+            let lock = lock.clone();
+            thread::spawn(move || {
+                thread::sleep(Duration::from_millis(100));
+                fs::remove_file(lock).unwrap();
+            });
+        });
+        assert_eq!(held, (true, false));
+    }
+
+    #[test]
+    fn a_link_in_the_place_of_its_directory_is_not_followed() {
+        let at = Scratch::new();
+        let other = at.join("other");
+        fs::create_dir(&other).unwrap();
+        fs::write(other.join("config"), PLANTED).unwrap();
+        let path = at.join("made/config");
+        let watched = Watched::new(path, false);
+        symlink(&other, at.join("made")).unwrap();
+        assert!(watched.written(false, true).is_empty());
+        assert_eq!(watched.undo(Instant::now()).unwrap(), None);
+        assert_eq!(fs::read_to_string(other.join("config")).unwrap(), PLANTED);
+    }
+}
