@@ -9,6 +9,7 @@ use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
 
+use crate::files::text;
 use crate::git::git;
 use crate::harness::{Desk, ONCE, Scenario, scenario};
 
@@ -19,6 +20,7 @@ pub const ALL: &[Scenario] = &[
     scenario!(it_is_told_while_the_program_runs, ONCE),
     scenario!(it_is_told_under_any_name_and_while_it_is_open, ONCE),
     scenario!(another_git_directory_is_told_and_removed, ONCE),
+    scenario!(a_worktree_elsewhere_is_told_and_removed, ONCE),
     scenario!(nothing_keeps_it_from_being_removed, ONCE),
     scenario!(a_new_repository_is_told_with_its_hooks, ONCE),
     scenario!(everyday_configuration_is_silent, ONCE),
@@ -207,6 +209,33 @@ fn another_git_directory_is_told_and_removed(desk: &Desk) -> Result<()> {
         fs::read_to_string(desk.work.join(".git/config"))? == before,
         "the configuration is lost"
     );
+    Ok(())
+}
+
+fn a_worktree_elsewhere_is_told_and_removed(desk: &Desk) -> Result<()> {
+    for name in ["direct", "link"] {
+        init(desk)?;
+        let bashrc = desk.home.join(".bashrc");
+        fs::write(&bashrc, "mine\n")?;
+        let link = desk.work.join("link");
+        let value = if name == "link" { &link } else { &desk.home };
+        let script = format!(
+            "echo evil > .bashrc; git add .bashrc; git -c user.name=x -c user.email=y commit -qm x; ln -s {} {name}; \
+            git config core.worktree {}",
+            text(&desk.home)?,
+            text(value)?
+        );
+        let done = desk.shell(&[], &script)?;
+        ensure!(
+            done.stderr.contains("core.worktree") && done.stderr.lines().count() == 1,
+            "{done:?}"
+        );
+        git(desk, &desk.work, &["reset", "-q", "--hard"])?;
+        ensure!(
+            fs::read_to_string(&bashrc)? == "mine\n",
+            "{name}: a file outside was written"
+        );
+    }
     Ok(())
 }
 

@@ -1,7 +1,7 @@
 //! Repositories below a directory, found by a walk with bounds.
 
 use std::collections::VecDeque;
-use std::path::{Path, PathBuf};
+use std::path::{Component, Path, PathBuf};
 
 /// How many directories below the first one are looked into.
 const DEPTH: usize = 5;
@@ -72,4 +72,30 @@ pub fn modules(modules: &Path) -> Vec<PathBuf> {
         }
     }
     found
+}
+
+/// Whether a `core.worktree` in the configuration of the git directory `dir` has git write elsewhere than into a worktree
+/// below `roots`. That of a submodule lies there; a git directory in its place would have its hooks written.
+pub fn strays(dir: &Path, worktree: &str, roots: &[PathBuf]) -> bool {
+    let path = dir.join(worktree);
+    let there = path
+        .ancestors()
+        .find(|path| path.symlink_metadata().is_ok());
+    let real =
+        there.and_then(|there| Some((there.canonicalize().ok()?, path.strip_prefix(there).ok()?)));
+    let Some((real, missing)) = real else {
+        return true;
+    };
+    if missing
+        .components()
+        .any(|part| !matches!(part, Component::Normal(_)))
+    {
+        return true;
+    }
+    let real = real.join(missing);
+    !roots.iter().any(|root| match real.strip_prefix(root) {
+        Ok(below) if below == Path::new("") => dir.parent() == Some(root),
+        Ok(below) => !below.iter().any(|part| part.eq_ignore_ascii_case(".git")),
+        Err(_) => false,
+    })
 }

@@ -218,7 +218,7 @@ fn what_is_left_at_the_end_executes_nothing() {
         let before =
             config::read(b"[core]\n\thooksPath = mine\n[filter \"x\"]\n\tclean = mine\n").entries;
         let text = file(&mut random);
-        let Undo::Text(after) = undo(&before, &text) else {
+        let Undo::Text(after) = undo(&before, &text, &|_| false) else {
             continue;
         };
         changed += 1;
@@ -234,7 +234,7 @@ fn what_is_left_at_the_end_executes_nothing() {
             })
             .collect();
         assert_eq!(
-            added(&before, &left),
+            added(&before, &left, &|_| false),
             Vec::<&Entry>::new(),
             "file {number}: {shown:?}"
         );

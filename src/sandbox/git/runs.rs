@@ -57,6 +57,8 @@ const RUN: &[&str] = &[
     "sendemail.*.sendmailcmd",
     "sendemail.*.tocmd",
     "sendemail.*.cccmd",
+    "sendemail.*.headercmd",
+    "sendemail.*.smtpserver",
     "sequence.editor",
     "tar.*.command",
     "trailer.*.cmd",
@@ -109,10 +111,21 @@ fn said(entry: &Entry) -> (&str, Option<&str>) {
     (&entry.key, entry.value.as_deref())
 }
 
-/// What `now` has and `before` has not, of what makes git execute something.
-pub fn added<'a>(before: &[Entry], now: &'a [Entry]) -> Vec<&'a Entry> {
+/// Where git writes to: `git reset --hard` replaces files there.
+pub const WORKTREE: &str = "core.worktree";
+
+/// What `now` has and `before` has not, of what makes git execute something, or write where it must not: `strays` says
+/// which worktrees are meant.
+pub fn added<'a>(
+    before: &[Entry],
+    now: &'a [Entry],
+    strays: &dyn Fn(&str) -> bool,
+) -> Vec<&'a Entry> {
+    let elsewhere =
+        |entry: &Entry| entry.key == WORKTREE && entry.value.as_deref().is_some_and(strays);
     now.iter()
-        .filter(|entry| runs(entry) && !before.iter().any(|old| said(old) == said(entry)))
+        .filter(|entry| runs(entry) || elsewhere(entry))
+        .filter(|entry| !before.iter().any(|old| said(old) == said(entry)))
         .collect()
 }
 
@@ -127,18 +140,18 @@ pub enum Undo {
 }
 
 /// How to have the file without what was [`added`]; a value that was replaced is put back.
-pub fn undo(before: &[Entry], text: &[u8]) -> Undo {
+pub fn undo(before: &[Entry], text: &[u8], strays: &dyn Fn(&str) -> bool) -> Undo {
     let now = config::read(text);
     if now.refused {
         return Undo::Whole;
     }
-    let added = added(before, &now.entries);
+    let added = added(before, &now.entries, strays);
     if added.is_empty() {
         return Undo::Nothing;
     }
     let kept = without(text, &added, before, &now.entries);
     let again = config::read(&kept);
-    if again.refused || !self::added(before, &again.entries).is_empty() {
+    if again.refused || !self::added(before, &again.entries, strays).is_empty() {
         return Undo::Whole;
     }
     Undo::Text(kept)
@@ -225,15 +238,21 @@ mod tests {
                 Some("[core] \n[core]\n\tpager = \"less -R\"\n"),
             ),
             ("[core]\n\tpager = less -R\n[user]\n\tname = y\n", None),
+            ("[core]\n\tworktree = /home\n", Some("[core]\n\t")),
+            ("[core]\n\tworktree = ../sub\n", None),
         ] {
             let expected = after.map_or(Undo::Nothing, |text| Undo::Text(text.into()));
-            assert_eq!(undo(&before, now.as_bytes()), expected, "{now}");
+            assert_eq!(
+                undo(&before, now.as_bytes(), &|value| value != "../sub"),
+                expected,
+                "{now}"
+            );
         }
     }
 
     #[test]
     fn what_git_refuses_goes_as_a_whole() {
-        assert_eq!(undo(&[], b"[a]\nk = v\n]\n"), Undo::Whole);
+        assert_eq!(undo(&[], b"[a]\nk = v\n]\n", &|_| true), Undo::Whole);
     }
 
     #[test]

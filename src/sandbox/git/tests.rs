@@ -224,3 +224,36 @@ fn missing_hooks_stay_missing() {
     let (layout, _, _) = place.secure();
     assert!(layout.mounts().contains(&&Mount::Empty(dir.join("hooks"))));
 }
+
+#[test]
+fn a_worktree_is_below_the_workspace_and_no_git_directory() {
+    let place = Place::new("worktree");
+    let main = place.git_dir("ws/.git");
+    let module = place.git_dir("ws/.git/modules/a/b");
+    place.write("ws/a/b/file", "");
+    symlink(&place.0, place.at("ws/link")).unwrap();
+    symlink("/nowhere", place.at("ws/dangling")).unwrap();
+    let strays = |dir: &Path, value: &str| find::strays(dir, value, &[place.at("ws")]);
+    for value in [
+        "../../../../a/b",
+        "../../../../a/not/yet",
+        place.at("ws/a").to_str().unwrap(),
+    ] {
+        assert!(!strays(&module, value), "{value}");
+    }
+    for value in [
+        "../../../..",
+        "../../../../..",
+        "../../../hooks",
+        "../../..",
+        "../../../../link",
+        "../../../../link/x",
+        "../../../../dangling",
+        "../../../../new/../../x",
+        "../../../../a/.GIT/x",
+        "/home",
+    ] {
+        assert!(strays(&module, value), "{value}");
+    }
+    assert!(!strays(&main, "..") && strays(&main, "."));
+}

@@ -14,6 +14,7 @@ use anyhow::{Context, Result, ensure};
 use nix::libc;
 
 use crate::sandbox::git::config::{self, Entry};
+use crate::sandbox::git::find;
 use crate::sandbox::git::runs::{self, Undo};
 use crate::sandbox::layout::open_without_links;
 
@@ -27,14 +28,27 @@ pub struct Watched {
     /// Its text; `None` where there was no such regular file.
     text: Option<Vec<u8>>,
     before: Vec<Entry>,
+    /// Where worktrees are.
+    roots: Vec<PathBuf>,
 }
 
 impl Watched {
     /// `known` where its directory was there before the program.
-    pub fn new(path: PathBuf, known: bool) -> Self {
+    pub fn new(path: PathBuf, known: bool, roots: &[PathBuf]) -> Self {
         let text = read(&path).ok().flatten().filter(|_| known);
         let before = text.as_deref().map(config::parse).unwrap_or_default();
-        Self { path, text, before }
+        let roots = roots.to_vec();
+        Self {
+            path,
+            text,
+            before,
+            roots,
+        }
+    }
+
+    fn strays(&self, worktree: &str) -> bool {
+        let dir = self.path.parent().unwrap_or(&self.path);
+        find::strays(dir, worktree, &self.roots)
     }
 
     pub fn was_there(&self) -> bool {
@@ -63,12 +77,16 @@ impl Watched {
             let end = if keep { "" } else { ", put back at the end" };
             format!("{path} was written in the sandbox and git refuses it: what other programs execute of it is not known{end}")
         });
-        runs::added(&self.before, &now.entries)
+        runs::added(&self.before, &now.entries, &|value| self.strays(value))
             .into_iter()
             .map(|entry| {
                 let value = entry.value.as_deref().unwrap_or_default();
+                let does = match entry.key.as_str() {
+                    runs::WORKTREE => "writes there",
+                    _ => "executes it",
+                };
                 format!(
-                    "{path}: {} = {value:?} was written in the sandbox: git executes it{end}",
+                    "{path}: {} = {value:?} was written in the sandbox: git {does}{end}",
                     entry.key
                 )
             })
@@ -82,7 +100,7 @@ impl Watched {
             Ok(None) => return Ok(None),
             Ok(Some(text)) if self.text.as_ref() == Some(&text) => return Ok(None),
             Ok(Some(_)) if self.path.ends_with("commondir") => self.text.clone(),
-            Ok(Some(text)) => match runs::undo(&self.before, &text) {
+            Ok(Some(text)) => match runs::undo(&self.before, &text, &|value| self.strays(value)) {
                 Undo::Nothing => return Ok(None),
                 Undo::Text(text) => Some(text),
                 Undo::Whole => self.text.clone(),
@@ -217,7 +235,7 @@ mod tests {
     fn undone(dir: &Path, prepare: impl Fn(&Path)) -> (bool, bool) {
         let path = dir.join("config");
         fs::write(&path, "").unwrap();
-        let watched = Watched::new(path.clone(), true);
+        let watched = Watched::new(path.clone(), true, &[]);
         fs::write(&path, PLANTED).unwrap();
         prepare(dir);
         let line = watched
@@ -279,7 +297,7 @@ mod tests {
         fs::create_dir(&other).unwrap();
         fs::write(other.join("config"), PLANTED).unwrap();
         let path = at.join("made/config");
-        let watched = Watched::new(path, false);
+        let watched = Watched::new(path, false, &[]);
         symlink(&other, at.join("made")).unwrap();
         assert!(watched.written(false, true).is_empty());
         assert_eq!(watched.undo(Instant::now()).unwrap(), None);

@@ -225,7 +225,7 @@ impl GitWatch {
         for name in FILES {
             let path = dir.join(name);
             self.watch_file(&path)?;
-            self.files.push(Watched::new(path, known));
+            self.files.push(Watched::new(path, known, &self.roots));
         }
         Ok(())
     }
