@@ -74,6 +74,8 @@ pub enum Program {
 pub struct Firewall {
     /// A built-in ruleset's name, or a file (anything with a `/` or ending in `.toml`), absolute.
     pub policy: PolicyName,
+    /// The configuration file that names it, where one does.
+    pub policy_from: Option<PathBuf>,
     pub allow: Vec<Destination>,
     /// Blocked even where an entry of `allow` or the policy lets through.
     pub deny: Vec<Destination>,
@@ -88,6 +90,7 @@ impl Firewall {
     pub fn new(policy: &str) -> Self {
         Self {
             policy: PolicyName::Named(policy.into()),
+            policy_from: None,
             allow: Vec::new(),
             deny: Vec::new(),
             home: Vec::new(),

@@ -36,7 +36,12 @@ fn describe(path: &Path, text: &str, error: &toml::de::Error) -> String {
                 Some(found) => format!("{path}:{line}: {} at `{found}`", error.message()),
             }
         }
-        (false, None) => format!("{path}:{line}: {key}: {}", error.message()),
+        (false, None) => {
+            let message = error
+                .message()
+                .replace("expected a sequence", "expected a list, as in [\"…\"]");
+            format!("{path}:{line}: {key}: {message}")
+        }
         (false, Some(hint)) => format!("{path}:{line}: there is no key {key}; {hint}"),
     }
 }
@@ -46,6 +51,17 @@ fn bare_word(line: &str) -> Option<String> {
     let (_, value) = line.split_once('=')?;
     let value = value.split('#').next()?.trim();
     let word = |c: char| c.is_alphanumeric() || "_-./:~".contains(c);
+    if let Some(items) = value.strip_prefix('[') {
+        let mut items = items.trim_end_matches(']').split(',').map(str::trim);
+        // Words, and what begins as a number and is none.
+        let bare = |item: &&str| {
+            let starts = item.starts_with(|c: char| c.is_alphanumeric() || "/~".contains(c));
+            let number = item.parse::<f64>().is_ok() || ["true", "false"].contains(item);
+            starts && !number && item.chars().all(word)
+        };
+        let item = items.find(bare)?;
+        return Some(format!("`{item}` needs quotes: \"{item}\""));
+    }
     let begins = value.starts_with(|c: char| c.is_alphabetic() || "/~".contains(c));
     if !begins || !value.chars().all(word) || ["true", "false", "inf", "nan"].contains(&value) {
         return None;
@@ -193,7 +209,15 @@ mod tests {
             ),
             (
                 "[firewall]\nallow = '10.0.0.1'",
-                "2: firewall.allow: invalid type: string \"10.0.0.1\", expected a sequence",
+                "2: firewall.allow: invalid type: string \"10.0.0.1\", expected a list, as in [\"…\"]",
+            ),
+            (
+                "[firewall]\nallow = [10.10.10.10, \"10.0.0.1\"]",
+                "2: firewall.allow: `10.10.10.10` needs quotes: \"10.10.10.10\"",
+            ),
+            (
+                "[firewall]\nallow = [\"10.0.0.1\", nas.lan]",
+                "2: firewall.allow: `nas.lan` needs quotes: \"nas.lan\"",
             ),
             (
                 "[firewall]\nallow = [\n1]",

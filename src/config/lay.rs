@@ -38,6 +38,7 @@ impl Config {
         }
         let firewall = &mut self.firewall;
         if let Some(policy) = given.policy {
+            firewall.policy_from = Some(path.into());
             let name = policy.0.0;
             firewall.policy = match is_file(&name) {
                 true => PolicyName::File(expand(&name, home)),

@@ -89,6 +89,7 @@ fn later_files_win_and_lists_add_up() {
         firewall_off: Some(place.env.system_config.clone()),
         firewall: Firewall {
             policy: PolicyName::Named("attached".into()),
+            policy_from: Some(place.env.system_config.clone()),
             allow: vec!["10.0.0.1".parse().unwrap()],
             deny: vec![],
             home: vec!["10.1.0.0/16".parse().unwrap()],
@@ -152,6 +153,7 @@ fn later_files_win_and_lists_add_up() {
         firewall_off: None,
         firewall: Firewall {
             policy: PolicyName::File("/p/mine".into()),
+            policy_from: Some(place.env.user_config()),
             allow: vec!["10.0.0.1".parse().unwrap(), "10.0.0.2".parse().unwrap()],
             deny: vec!["10.0.0.3:22".parse().unwrap()],
             home: vec![

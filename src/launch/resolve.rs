@@ -40,6 +40,7 @@ pub fn resolve(args: Vec<OsString>, env: &Environment, cwd: &Path) -> Result<Req
     config.firewall.ports = ports(&options, configured)?;
     if let Some(name) = &options.policy {
         config.firewall.policy = policy(name, cwd)?;
+        config.firewall.policy_from = None;
     }
     let Filesystem { write, read, .. } = &mut config.filesystem;
     write.extend(bound(&options, "-w", &options.write, cwd)?);

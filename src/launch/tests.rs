@@ -36,6 +36,7 @@ fn default_launch() -> Launch {
         },
         firewall: Some(Firewall {
             policy: PolicyName::Named("home-lan".into()),
+            policy_from: None,
             allow: vec![],
             deny: vec![],
             home: vec![],

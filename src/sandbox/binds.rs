@@ -42,6 +42,9 @@ const SYSTEM: &[&str] = &[
     "/etc",
     "/var",
 ];
+/// Of home, read-only.
+const HOME_DIRECTORIES: [&str; 4] = ["bin", ".local/bin", ".config/gh", ".config/git"];
+
 /// What programs need of `/run`, which is otherwise the sandbox's own: the sockets of every service lie there.
 const OF_RUN: &[&str] = &["/run/current-system", "/run/opengl-driver"];
 /// Kernel interfaces that bwrap leaves writable for root (seen with 0.8: core_pattern) are covered in every mode.
@@ -170,6 +173,9 @@ pub fn layout(facts: &Facts) -> Result<(Layout, Git, Vec<String>)> {
     let mut bound = roots(facts);
     let read = facts.filesystem.read.iter();
     bound.extend(read.filter_map(|path| resolve(path).ok()));
+    let of_home = HOME_DIRECTORIES.iter().chain(&CLAUDE_STATE[..1]);
+    let of_home = of_home.filter_map(|dir| resolve(&facts.home.join(dir)).ok());
+    bound.extend(of_home.filter(|dir| layout.shows(dir)));
     hide::hide(&mut layout, facts.hide, &bound, &mut warnings);
     for dir in facts.own {
         hide::mask(&mut layout, dir);
@@ -236,7 +242,7 @@ fn system(layout: &mut Layout, home: &Path, proc: Proc) {
 
 fn home(layout: &mut Layout, facts: &Facts) -> Result<()> {
     let in_home = |path: &str| facts.home.join(path);
-    for dir in ["bin", ".local/bin", ".config/gh", ".config/git"] {
+    for dir in HOME_DIRECTORIES {
         let dir = in_home(dir);
         if dir.is_dir() {
             layout.bind(&dir, Access::ReadOnly);

@@ -26,8 +26,14 @@ pub fn hide(
         .iter()
         .partition(|pattern| pattern.starts_with('/'));
     for pattern in anchored {
-        for path in expand(Path::new(pattern)) {
+        let (paths, whole) = expand(Path::new(pattern));
+        for path in paths {
             mask(layout, &path);
+        }
+        if !whole {
+            warnings.push(format!(
+                "filesystem.hide: `{pattern}` is about more than {DIRECTORIES} directories: what lies deeper is not hidden"
+            ));
         }
     }
     if names.is_empty() {
@@ -95,15 +101,16 @@ fn walk(root: &Path, mut found: impl FnMut(&Path) -> bool) -> bool {
     true
 }
 
-/// The existing paths that an absolute pattern names.
-fn expand(pattern: &Path) -> Vec<PathBuf> {
+/// The existing paths that an absolute pattern names, and whether these are all.
+fn expand(pattern: &Path) -> (Vec<PathBuf>, bool) {
+    let mut whole = true;
     let mut paths = vec![PathBuf::from("/")];
     for part in components(pattern) {
         let mut next = Vec::new();
         for dir in paths {
             if part == b"**" {
                 next.push(dir.clone());
-                walk(&dir, |path| {
+                whole &= walk(&dir, |path| {
                     next.push(path.to_path_buf());
                     false
                 });
@@ -119,7 +126,7 @@ fn expand(pattern: &Path) -> Vec<PathBuf> {
         }
         paths = next;
     }
-    paths
+    (paths, whole)
 }
 
 fn components(path: &Path) -> Vec<&[u8]> {

@@ -183,6 +183,7 @@ mod tests {
     fn lines(allow: &[&str], variables: &[(&str, &str)]) -> Vec<String> {
         let firewall = Firewall {
             policy: PolicyName::Named("home-lan".into()),
+            policy_from: None,
             allow: Vec::new(),
             deny: vec![],
             home: Vec::new(),

@@ -4,6 +4,7 @@
 mod from_init;
 mod turn;
 
+use std::path::Path;
 use std::time::{Duration, Instant};
 
 use anyhow::{Result, bail};
@@ -67,7 +68,7 @@ pub fn supervise(mut running: Running, prepared: &Prepared, around: &Surrounding
             super::say(&format!(
                 "cannot execute {}: {}",
                 prepared.program.to_string_lossy(),
-                not_executed(errno)
+                not_executed(Path::new(&prepared.program), errno)
             ));
             Ok(if errno == Errno::ENOENT {
                 EXIT_NOT_FOUND
@@ -78,12 +79,13 @@ pub fn supervise(mut running: Running, prepared: &Prepared, around: &Surrounding
     }
 }
 
-fn not_executed(errno: Errno) -> String {
+fn not_executed(program: &Path, errno: Errno) -> String {
     match errno {
         Errno::ENOENT => {
             "it, or the interpreter that it names, is not visible in the sandbox (-r PATH shows it)"
                 .into()
         }
+        Errno::EACCES if program.is_dir() => "it is a directory".into(),
         Errno::EACCES => "no permission (is it executable?)".into(),
         Errno::ENOEXEC => "not an executable format".into(),
         other => other.desc().into(),

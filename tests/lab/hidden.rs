@@ -113,6 +113,13 @@ fn configured_names_and_paths_read_as_empty(desk: &Desk) -> Result<()> {
     desk.config("[filesystem]\nhide = [\".env\", \"*.pem\", \"~/project/keys\"]")?;
     let done = desk.shell(&options, &list)?;
     ensure!(done.stdout == "content\n", "{done:?}");
+    for dir in [".claude/projects", ".config/git"] {
+        let file = desk.home.join(dir).join(".env");
+        fs::create_dir_all(desk.home.join(dir))?;
+        fs::write(&file, "content\n")?;
+        let done = desk.shell(&[], &format!("[ -e {0} ] && cat {0}", text(&file)?))?;
+        ensure!(done.code() == 0 && done.stdout.is_empty(), "{done:?}");
+    }
     // Neither moved nor written through.
     let script = "mv .env e; cat e; mv a c; cat c/b/.env; echo x > .env; rm -f .env k.pem; ls -A keys; echo y > keys/z";
     let done = desk.shell(&options, script)?;

@@ -8,10 +8,11 @@ const EXAMPLE: &str = include_str!("../../../config.example.toml");
 fn the_example_is_the_defaults() {
     let place = Place::new();
     place.user(EXAMPLE);
-    let defaults = Config {
+    let mut defaults = Config {
         config_files: vec![place.env.user_config()],
         ..Config::default()
     };
+    defaults.firewall.policy_from = Some(place.env.user_config());
     assert_eq!(place.load().unwrap(), defaults);
 }
 

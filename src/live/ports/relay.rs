@@ -67,6 +67,18 @@ impl Relay {
             // The one that was followed becomes one that stays.
             self.unfollow(port.host);
         }
+        let same = |there: &&Published| (there.host, there.proto) == (port.host, port.proto);
+        let meets = |there: &&Published| {
+            let theirs = there.addresses();
+            port.addresses().iter().any(|at| theirs.contains(at))
+        };
+        if let Some(there) = self.published.iter().filter(same).find(meets) {
+            bail!(
+                "publish {port}: `{there}` has the same port of the host: take another, as in `{}:{}`",
+                bind::other(port.host),
+                port.inside
+            );
+        }
         let bound = self
             .bind(port)
             .map_err(|why| anyhow!("publish {port}: {why}"))?;

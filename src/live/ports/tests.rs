@@ -269,6 +269,14 @@ fn host_ports_lead_to_one_port_only_and_a_taken_one_is_an_error() {
                 "{error}"
             );
             assert_eq!(ports.lines().len(), 1);
+            let (one, other) = (free(), free());
+            ports.publish(&format!("{one}").parse().unwrap()).unwrap();
+            let again = format!("127.0.0.1:{one}:{other}").parse().unwrap();
+            let error = ports.publish(&again).unwrap_err().to_string();
+            assert!(
+                error.contains(&format!("`{one}` has the same port")),
+                "{error}"
+            );
         },
         || {
             let mut client = TcpStream::connect(("::1", inside)).unwrap();

@@ -79,7 +79,11 @@ pub fn decide(
     getent: Option<&Path>,
     warnings: &mut Vec<String>,
 ) -> Result<Decided> {
-    let ruleset = shelf.load(&asked.policy)?;
+    let ruleset = shelf.load(&asked.policy);
+    let ruleset = match &asked.policy_from {
+        Some(file) => ruleset.with_context(|| format!("{}: firewall.policy", file.display())),
+        None => ruleset,
+    }?;
     let network = Network::read().context("cannot read the host's networks")?;
     let resolv = Resolv::read(Path::new(RESOLV_CONF));
     let resolv = resolv.unwrap_or_else(|_| Resolv::parse("", |_| None));
