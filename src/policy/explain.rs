@@ -163,7 +163,7 @@ pub fn explain(
         return answer(Verdict::Accept, "loopback", because.into());
     }
     if address.is_loopback() || own.contains(&address) {
-        let because = "the address is the sandbox's own, and no service of the host is behind it";
+        let because = "the address is the sandbox's own; of the host's services it has those of host-port alone";
         return answer(Verdict::Accept, "loopback", because.into());
     }
     let service = match about {
@@ -244,7 +244,15 @@ fn by_entry(entries: &[Allowed], kind: &str, service: Option<Service>, address: 
     let holds = |entry: &&Allowed| {
         entry.entry.service == service && entry.addresses.iter().any(|net| net.contains(address))
     };
-    match entries.iter().find(holds) {
+    // One of IPv4 is about the IPv6 addresses that stand for its own, too.
+    let stands = |entry: &&Allowed| match address {
+        IpAddr::V6(v6) if entry.entry.service == service => {
+            stands_for(v6, &entry.addresses.iter().copied().collect())
+        }
+        _ => false,
+    };
+    let found = entries.iter().find(holds);
+    match found.or_else(|| entries.iter().find(stands)) {
         Some(Allowed { entry, .. }) if matches!(entry.target, Target::Name(_)) => {
             format!("{kind} entry {entry} resolves to it")
         }

@@ -98,16 +98,20 @@ fn each_rule_says_where_its_networks_came_from() {
             "is dropped by rule `deny tcp 25`: deny entry 203.0.113.0/24:25/tcp",
         ),
         (
+            "[64:ff9b::cb00:7109]:25",
+            "is dropped by rule `deny tcp 25`: deny entry 203.0.113.0/24:25/tcp",
+        ),
+        (
             "203.0.113.9",
             "is accepted by rule `internet`: no rule before it blocks the address, and ruleset home-lan lets through what is left; tcp 25 is blocked",
         ),
         (
             "127.0.0.1:80",
-            "is accepted by rule `loopback`: the address is the sandbox's own, and no service of the host is behind it",
+            "is accepted by rule `loopback`: the address is the sandbox's own; of the host's services it has those of host-port alone",
         ),
         (
             "10.10.10.50:22",
-            "is accepted by rule `loopback`: the address is the sandbox's own, and no service of the host is behind it",
+            "is accepted by rule `loopback`: the address is the sandbox's own; of the host's services it has those of host-port alone",
         ),
     ] {
         assert_eq!(
