@@ -38,7 +38,9 @@ impl Directories {
         let ours = |dir: &PathBuf| {
             fs::symlink_metadata(dir).is_ok_and(|meta| meta.is_dir() && meta.uid() == uid.as_raw())
         };
-        let runtime = absolute("XDG_RUNTIME_DIR").or_else(|| Some(of_user).filter(ours));
+        // Who logs the user in makes it; a wrong one is not made here.
+        let named = absolute("XDG_RUNTIME_DIR").filter(|dir| dir.is_dir());
+        let runtime = named.or_else(|| Some(of_user).filter(ours));
         Self {
             cache: cache_home.join(NAME),
             cache_home,
@@ -118,10 +120,10 @@ mod tests {
             Path::new("/tmp/claude-isolated-4000000000")
         );
         let with = Directories::new(|name| Some(format!("/x/{name}").into()), home, uid);
-        assert_eq!(
-            with.runtime,
-            Path::new("/x/XDG_RUNTIME_DIR/claude-isolated")
-        );
+        assert_eq!(with.runtime, without.runtime);
+        let there = Scratch::new();
+        let with_one = Directories::new(|_| Some(there.as_os_str().into()), home, uid);
+        assert_eq!(with_one.runtime, there.join("claude-isolated"));
         assert_eq!(with.config, Path::new("/x/XDG_CONFIG_HOME/claude-isolated"));
         assert_eq!(
             Directories::new(|_| Some("relative".into()), home, uid),

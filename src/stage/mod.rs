@@ -72,7 +72,9 @@ pub fn main() -> ExitCode {
 
 /// Says one line to the user. Where nobody listens any more there is nothing to be done about it.
 pub fn say(line: &str) {
-    let _ = writeln!(std::io::stderr(), "claude-isolated: {}", printable(line));
+    // In one piece: others write there, too.
+    let line = format!("claude-isolated: {}\n", printable(line));
+    let _ = std::io::stderr().write_all(line.as_bytes());
 }
 
 /// Names of files and of git's settings are the program's: nothing in them may mean something to the terminal, or begin a
