@@ -26,13 +26,13 @@ pub fn git(desk: &Desk, dir: &Path, args: &[&str]) -> Result<String> {
 }
 
 /// Who commits; `file://` between submodules is off by default since git 2.38.
-fn identity(desk: &Desk) -> Result<()> {
+pub fn identity(desk: &Desk) -> Result<()> {
     let text = "[user]\nname = U\nemail = u@lab\n[protocol \"file\"]\nallow = always\n[init]\ndefaultBranch = main\n";
     Ok(fs::write(desk.home.join(".gitconfig"), text)?)
 }
 
 /// A repository with one commit.
-fn repository(desk: &Desk, name: &str) -> Result<PathBuf> {
+pub fn repository(desk: &Desk, name: &str) -> Result<PathBuf> {
     let dir = desk.home.join(name);
     fs::create_dir_all(&dir)?;
     git(desk, &dir, &["init", "-q"])?;

@@ -10,8 +10,9 @@ use std::time::Duration;
 use anyhow::{Context, Result, ensure};
 
 use crate::files::text;
-use crate::git::git;
-use crate::harness::{Desk, ONCE, Scenario, scenario};
+use crate::git::{git, identity, repository};
+use crate::harness::desk::LIMIT;
+use crate::harness::{Desk, ONCE, Scenario, run, scenario};
 
 pub const ALL: &[Scenario] = &[
     scenario!(what_git_executes_is_told_and_removed, ONCE),
@@ -23,6 +24,7 @@ pub const ALL: &[Scenario] = &[
     scenario!(a_worktree_elsewhere_is_told_and_removed, ONCE),
     scenario!(nothing_keeps_it_from_being_removed, ONCE),
     scenario!(a_new_repository_is_told_with_its_hooks, ONCE),
+    scenario!(what_is_planted_for_a_submodule_is_told_and_removed, ONCE),
     scenario!(everyday_configuration_is_silent, ONCE),
 ];
 
@@ -296,6 +298,92 @@ fn a_new_repository_is_told_with_its_hooks(desk: &Desk) -> Result<()> {
         fs::remove_dir_all(desk.work.join(dir).join(".git"))?;
     }
     Ok(())
+}
+
+/// A repository whose submodule `sub` is not initialised.
+fn superproject(desk: &Desk) -> Result<()> {
+    identity(desk)?;
+    init(desk)?;
+    let origin = repository(desk, "origin")?;
+    let url = format!("file://{}", text(&origin)?);
+    git(desk, &desk.work, &["submodule", "add", "-q", &url, "sub"])?;
+    git(desk, &desk.work, &["commit", "-q", "-m", "x"])?;
+    git(desk, &desk.work, &["submodule", "deinit", "-q", "--all"])?;
+    fs::remove_dir_all(desk.work.join(".git/modules"))?;
+    Ok(())
+}
+
+/// Ways to have `git submodule update --init` outside run `touch ran`, and lines that are told.
+const SUBMODULES: [(&str, &[&str]); 4] = [
+    (
+        "clone .git/modules/sub; printf '#!/bin/sh\\ntouch ~/ran' > .git/modules/sub/hooks/post-checkout; \
+            chmod +x .git/modules/sub/hooks/post-checkout; chmod 100 .git/modules/sub/hooks; git -C .git/modules/sub config core.fsmonitor 'touch ~/ran #'",
+        &["hooks/post-checkout was written", "core.fsmonitor"],
+    ),
+    (
+        "mkdir h; printf '#!/bin/sh\\ntouch ~/ran' > h/post-checkout; chmod +x h/post-checkout; clone .git/modules/sub; \
+            rm -r .git/modules/sub/hooks; ln -s ../../../h .git/modules/sub/hooks",
+        &["modules/sub/hooks was written"],
+    ),
+    (
+        "mkdir .git/modules; clone evil.git; git -C evil.git config core.fsmonitor 'touch ~/ran #'; \
+            ln -s ../../evil.git .git/modules/sub",
+        &["modules/sub was made"],
+    ),
+    (
+        "clone evil.git; git -C evil.git config core.fsmonitor 'touch ~/ran #'; mkdir -p .git/modules/sub; \
+            cp evil.git/HEAD .git/modules/sub; echo ../../../evil.git > .git/modules/sub/commondir",
+        &["commondir was written"],
+    ),
+];
+
+fn what_is_planted_for_a_submodule_is_told_and_removed(desk: &Desk) -> Result<()> {
+    let origin = desk.home.join("origin");
+    let ran = desk.home.join("ran");
+    for (script, told) in SUBMODULES {
+        // Before and after the files are watched; the last one shows that it is a plant.
+        for (wait, sandboxed) in [("", true), ("sleep 1; ", true), ("", false)] {
+            for dir in [&origin, &desk.work] {
+                let _ = fs::remove_dir_all(dir);
+            }
+            let _ = fs::remove_file(&ran);
+            fs::create_dir_all(desk.work.join(".git"))?;
+            superproject(desk)?;
+            let script = format!(
+                "clone() {{ mkdir -p $(dirname $1); git clone -qn {} t; mv t/.git $1; rm -r t; }}; {wait}{script}; {wait}:",
+                text(&origin)?
+            );
+            if sandboxed {
+                let done = desk.shell(&["-r", text(&origin)?], &script)?;
+                for text in told {
+                    let lines = done.stderr.lines().filter(|line| line.contains(text));
+                    ensure!(lines.count() == 1, "{script}: {done:?}");
+                }
+            } else {
+                let mut bash = desk.user("/bin/bash");
+                run(bash.args(["-c", &script]).current_dir(&desk.work), LIMIT)?;
+            }
+            let mut update = desk.user("git");
+            update.args(["submodule", "update", "-q", "--init"]);
+            run(update.current_dir(&desk.work), LIMIT)?;
+            ensure!(
+                ran.exists() != sandboxed,
+                "{script}: in the sandbox: {sandboxed}"
+            );
+        }
+    }
+    for dir in [&origin, &desk.work] {
+        fs::remove_dir_all(dir)?;
+    }
+    fs::create_dir_all(desk.work.join(".git"))?;
+    // What git makes itself is silent, and stays.
+    superproject(desk)?;
+    let update = "git submodule update -q --init; git -C sub status; sleep 0.5";
+    let done = desk.shell(&["-r", text(&origin)?], update)?;
+    ensure!(done.status.success() && done.stderr.is_empty(), "{done:?}");
+    let status = git(desk, &desk.work, &["submodule", "status"])?;
+    ensure!(status.starts_with(' '), "{status}");
+    git(desk, &desk.work.join("sub"), &["log", "-1"]).map(drop)
 }
 
 fn everyday_configuration_is_silent(desk: &Desk) -> Result<()> {

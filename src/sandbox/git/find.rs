@@ -1,7 +1,11 @@
 //! Repositories below a directory, found by a walk with bounds.
 
 use std::collections::VecDeque;
+use std::fs::File;
+use std::io::Read;
 use std::path::{Component, Path, PathBuf};
+
+use nix::unistd::{AccessFlags, access};
 
 /// How many directories below the first one are looked into.
 const DEPTH: usize = 5;
@@ -49,26 +53,59 @@ pub fn find(root: &Path) -> Vec<PathBuf> {
 
 /// Whether git would take `dir` for a repository (`is_git_directory` in its setup.c).
 pub fn is_git_dir(dir: &Path) -> bool {
-    dir.join("HEAD").symlink_metadata().is_ok()
-        && dir.join("objects").is_dir()
-        && dir.join("refs").is_dir()
+    let named = std::fs::read_to_string(dir.join("commondir"));
+    let common = named.map_or(dir.to_path_buf(), |named| dir.join(named.trim_end()));
+    let enters = |name| access(&common.join(name), AccessFlags::X_OK).is_ok();
+    is_head(&dir.join("HEAD")) && enters("objects") && enters("refs")
 }
 
-/// The git directories of submodules in `modules`, whose names may hold slashes.
-pub fn modules(modules: &Path) -> Vec<PathBuf> {
-    let mut found = Vec::new();
-    let mut waiting = vec![(modules.to_path_buf(), 0)];
-    while let Some((dir, depth)) = waiting.pop() {
-        for entry in dir.read_dir().into_iter().flatten().flatten() {
-            let path = entry.path();
-            if !entry.file_type().is_ok_and(|kind| kind.is_dir()) {
-                continue;
+/// A link or a file that names a reference, or a file with a commit.
+fn is_head(path: &Path) -> bool {
+    if let Ok(target) = path.read_link() {
+        return target.starts_with("refs");
+    }
+    let mut text = Vec::new();
+    let read = File::open(path).and_then(|file| file.take(256).read_to_end(&mut text));
+    let reference = (text.strip_prefix(b"ref:"))
+        .is_some_and(|name| name.trim_ascii_start().starts_with(b"refs/"));
+    let commit = text.len() >= 40 && text[..40].iter().all(u8::is_ascii_hexdigit);
+    read.is_ok() && (reference || commit)
+}
+
+/// What there is in the `modules` of a git directory, where git looks for those of submodules.
+#[derive(Debug, Default)]
+pub struct Modules {
+    /// Git directories. Submodules of theirs are not among them.
+    pub dirs: Vec<PathBuf>,
+    /// The directories that lead to them, `modules` first: names of submodules may hold slashes.
+    pub way: Vec<PathBuf>,
+    /// Links, which git follows.
+    pub links: Vec<PathBuf>,
+    /// There may be more: too many directories, or one that cannot be read.
+    pub unseen: bool,
+}
+
+pub fn modules(git_dir: &Path) -> Modules {
+    let mut found = Modules::default();
+    let mut waiting = VecDeque::from([git_dir.join("modules")]);
+    while let Some(path) = waiting.pop_front() {
+        let Ok(meta) = path.symlink_metadata() else {
+            continue;
+        };
+        if meta.is_symlink() {
+            found.links.push(path);
+        } else if meta.is_dir() && is_git_dir(&path) {
+            found.dirs.push(path);
+        } else if meta.is_dir() {
+            if found.way.len() == DIRECTORIES {
+                found.unseen = true;
+                break;
             }
-            if is_git_dir(&path) {
-                found.push(path);
-            } else if depth < DEPTH && found.len() < DIRECTORIES {
-                waiting.push((path, depth + 1));
+            match path.read_dir() {
+                Ok(entries) => waiting.extend(entries.flatten().map(|entry| entry.path())),
+                Err(_) => found.unseen = true,
             }
+            found.way.push(path);
         }
     }
     found

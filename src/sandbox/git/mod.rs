@@ -22,7 +22,7 @@ use crate::config::environment::expand;
 pub struct Git {
     /// Git directories, resolved, whose configuration the program can change.
     pub dirs: Vec<PathBuf>,
-    /// Directories bound read-write, and every `.git` that lies below them.
+    /// Directories bound read-write, and every `.git` that lies below them, with links in the place of submodules'.
     pub roots: Vec<PathBuf>,
     pub places: Vec<PathBuf>,
 }
@@ -121,9 +121,7 @@ impl All<'_> {
         for file in own.iter().chain(&users) {
             self.named_by_configuration(file, worktree);
         }
-        for module in find::modules(&dir.join("modules")) {
-            self.git_dir(&module, worktree);
-        }
+        self.modules(dir, worktree);
         for linked in dir
             .join("worktrees")
             .read_dir()
@@ -135,9 +133,18 @@ impl All<'_> {
             // It names the directory that hooks and configuration are read from.
             if linked.join("commondir").is_file() {
                 self.read_only(&linked.join("commondir"));
+                self.modules(&linked, worktree);
                 self.git.dirs.extend(linked.canonicalize().ok());
             }
         }
+    }
+
+    fn modules(&mut self, dir: &Path, worktree: &Path) {
+        let modules = find::modules(dir);
+        for module in modules.dirs {
+            self.git_dir(&module, worktree);
+        }
+        self.git.places.extend(modules.links);
     }
 
     /// The hooks path and the included files, where the program could change them.
@@ -181,7 +188,7 @@ impl All<'_> {
 }
 
 /// The directory that a `.git` file names (gitrepository-layout(5)), resolved.
-fn named(file: &Path) -> Result<PathBuf> {
+pub fn named(file: &Path) -> Result<PathBuf> {
     let text =
         std::fs::read_to_string(file).with_context(|| format!("cannot read {}", file.display()))?;
     let dir = text

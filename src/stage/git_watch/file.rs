@@ -51,10 +51,6 @@ impl Watched {
         find::strays(dir, worktree, &self.roots)
     }
 
-    pub fn was_there(&self) -> bool {
-        self.text.is_some()
-    }
-
     /// One line for each variable that the program wrote and that git executes. Not `settled`: half of it may be written.
     pub fn written(&self, keep: bool, settled: bool) -> Vec<String> {
         let end = if keep { "" } else { ", removed at the end" };
@@ -159,7 +155,7 @@ impl<'a> Place<'a> {
     }
 
     fn dir(&self) -> PathBuf {
-        format!("/proc/self/fd/{}", self.dir.as_raw_fd()).into()
+        proc_path(&self.dir)
     }
 
     fn file(&self) -> PathBuf {
@@ -187,21 +183,18 @@ impl<'a> Place<'a> {
                 }
                 Err(e) if tries == 10 => return Err(e),
                 Err(e) if e.kind() == ErrorKind::AlreadyExists => {
-                    remove(&lock)?;
+                    remove_all(&lock)?;
                     broken = true;
                     tries += 1;
                 }
-                // The program may have taken this right from us, too.
-                Err(e) if e.kind() == ErrorKind::PermissionDenied => {
-                    let mode = self.dir().metadata()?.permissions().mode();
-                    fs::set_permissions(self.dir(), Permissions::from_mode(mode | 0o700))?;
+                Err(e) => {
+                    give_back(&self.dir(), e)?;
                     tries = 10;
                 }
-                Err(e) => return Err(e),
             }
         };
         if text.is_none() || there.is_some_and(|meta| meta.is_dir()) {
-            remove(&path)?;
+            remove_all(&path)?;
         }
         match text {
             Some(text) => {
@@ -214,8 +207,48 @@ impl<'a> Place<'a> {
     }
 }
 
+/// Removes a file or a link; what a link of the sandbox's on the way leads to stays.
+pub fn remove(path: &Path) -> io::Result<()> {
+    let Ok(place) = Place::of(path) else {
+        return Ok(());
+    };
+    let removed = fs::remove_file(place.file()).or_else(|e| {
+        give_back(&place.dir(), e)?;
+        fs::remove_file(place.file())
+    });
+    removed.or_else(|e| (e.kind() == ErrorKind::NotFound).then_some(()).ok_or(e))
+}
+
+/// What there is in a directory and is no directory itself. What cannot be listed can be executed, too.
+pub fn files(dir: &Path) -> Vec<PathBuf> {
+    let Ok(opened) = open_without_links(dir) else {
+        return Vec::new();
+    };
+    let at = proc_path(&opened);
+    let entries = fs::read_dir(&at).or_else(|e| {
+        give_back(&at, e)?;
+        fs::read_dir(&at)
+    });
+    let entries = entries.into_iter().flatten().flatten();
+    let files = entries.filter(|entry| entry.file_type().is_ok_and(|kind| !kind.is_dir()));
+    files.map(|entry| dir.join(entry.file_name())).collect()
+}
+
+fn proc_path(fd: &OwnedFd) -> PathBuf {
+    format!("/proc/self/fd/{}", fd.as_raw_fd()).into()
+}
+
+/// Rights to a directory, where the program has taken them and `e` is of that.
+fn give_back(dir: &Path, e: io::Error) -> io::Result<()> {
+    if e.kind() != ErrorKind::PermissionDenied {
+        return Err(e);
+    }
+    let mode = dir.metadata()?.permissions().mode();
+    fs::set_permissions(dir, Permissions::from_mode(mode | 0o700))
+}
+
 /// Whatever it is; a link, not what it leads to.
-fn remove(path: &Path) -> io::Result<()> {
+fn remove_all(path: &Path) -> io::Result<()> {
     if path.symlink_metadata()?.is_dir() {
         fs::remove_dir_all(path)
     } else {

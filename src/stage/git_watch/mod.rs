@@ -12,7 +12,7 @@ use anyhow::{Context, Result};
 use nix::errno::Errno;
 use nix::sys::inotify::{AddWatchFlags, InitFlags, Inotify, WatchDescriptor};
 
-use crate::sandbox::git::{Git, find};
+use crate::sandbox::git::{self, Git, find};
 use file::Watched;
 
 /// Files of a git directory that git takes its configuration from; the last one names another git directory.
@@ -30,12 +30,33 @@ pub struct GitWatch {
     /// What each watch is of: a directory, or one of `files`.
     watches: Vec<(WatchDescriptor, PathBuf)>,
     files: Vec<Watched>,
+    git_dirs: Vec<GitDir>,
+    /// Directories in which those of submodules are made, and the git directories that they belong to.
+    ways: Vec<(PathBuf, PathBuf)>,
+    /// Links that the program has put in their place.
+    links: Vec<PathBuf>,
     /// Directories bound read-write.
     roots: Vec<PathBuf>,
     /// The `.git` entries that were there at the start, and those that were told.
     places: BTreeSet<PathBuf>,
     keep: bool,
     told: BTreeSet<String>,
+}
+
+#[derive(Debug, Clone)]
+struct GitDir {
+    path: PathBuf,
+    origin: Origin,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Origin {
+    /// It was there before the program, and its hooks are read-only.
+    Before,
+    /// Made by the program as a repository of its own, and told as such.
+    Made,
+    /// Made by the program for a submodule of one that was there: nobody looks at it before git runs in it.
+    Submodule,
 }
 
 impl GitWatch {
@@ -46,13 +67,28 @@ impl GitWatch {
             dirs: Vec::new(),
             watches: Vec::new(),
             files: Vec::new(),
+            git_dirs: Vec::new(),
+            ways: Vec::new(),
+            links: Vec::new(),
             roots: git.roots.clone(),
             places: git.places.iter().cloned().collect(),
             keep,
             told: BTreeSet::new(),
         };
         for dir in &git.dirs {
-            watch.git_dir(dir, true)?;
+            watch.git_dir(dir, Origin::Before)?;
+        }
+        for number in 0.. {
+            let Some(dir) = watch.git_dirs.get(number).map(|dir| dir.path.clone()) else {
+                break;
+            };
+            // Those that the program cannot write are not in `dirs`.
+            for module in find::modules(&dir).dirs {
+                if !watch.knows(&module) {
+                    watch.git_dir(&module, Origin::Before)?;
+                }
+            }
+            watch.modules(&dir)?;
         }
         for root in &git.roots {
             watch.add(root)?;
@@ -76,7 +112,16 @@ impl GitWatch {
         for number in 0..self.files.len() {
             self.watch_file(&self.files[number].path.clone())?;
         }
-        Ok(self.look())
+        let mut lines = self.look();
+        for dir in self.git_dirs.clone() {
+            lines.extend(self.modules(&dir.path)?);
+        }
+        for place in self.roots.clone().iter().map(|root| root.join(".git")) {
+            if place.symlink_metadata().is_ok() {
+                lines.extend(self.repository(&place)?);
+            }
+        }
+        Ok(lines)
     }
 
     /// Lines that were not told before. After an error (a program can use up all watches of its user) nothing is told
@@ -155,11 +200,16 @@ impl GitWatch {
         }
         self.inotify = None;
         lines.extend(self.look());
+        for dir in self.git_dirs.clone() {
+            lines.extend(self.modules(&dir.path).unwrap_or_default());
+        }
         for root in self.roots.clone() {
             for place in find::find(&root) {
                 lines.extend(self.repository(&place).unwrap_or_default());
             }
         }
+        let made = (self.git_dirs.iter()).filter(|dir| dir.origin != Origin::Before);
+        lines.extend(made.flat_map(|dir| self.hooks(dir)));
         lines.retain(|line| self.told.insert(line.clone()));
         if !self.keep {
             let until = Instant::now() + PATIENCE;
@@ -169,64 +219,89 @@ impl GitWatch {
                     Err(e) => lines.push(format!("{e:#}: look at it before git runs there")),
                 }
             }
+            let made = (self.git_dirs.iter()).filter(|dir| dir.origin == Origin::Submodule);
+            let hooks = made.flat_map(|dir| hooks(&dir.path));
+            for path in hooks.chain(self.links.iter().cloned()) {
+                if let Err(e) = file::remove(&path) {
+                    let path = path.display();
+                    lines.push(format!(
+                        "cannot remove {path}: {e}: look at it before git runs there"
+                    ));
+                }
+            }
         }
         lines
     }
 
     fn add(&mut self, dir: &Path) -> Result<()> {
-        self.dirs.push(dir.to_path_buf());
+        if !self.dirs.iter().any(|known| known == dir) {
+            self.dirs.push(dir.to_path_buf());
+        }
         self.add_watch(dir)
     }
 
+    /// The same, where the directory may be missing: then its making is told.
+    fn add_if_there(&mut self, dir: &Path) -> Result<()> {
+        self.add(dir).or_else(|e| {
+            let there = dir.symlink_metadata().is_ok_and(|meta| meta.is_dir());
+            if there { Err(e) } else { Ok(()) }
+        })
+    }
+
     fn add_watch(&mut self, dir: &Path) -> Result<()> {
-        let Some(inotify) = &self.inotify else {
-            return Ok(());
-        };
         let events = AddWatchFlags::IN_CLOSE_WRITE
             | AddWatchFlags::IN_MOVED_TO
             | AddWatchFlags::IN_CREATE
-            | AddWatchFlags::IN_ONLYDIR
-            | AddWatchFlags::IN_DONT_FOLLOW;
-        let wd = (inotify.add_watch(dir, events)).with_context(|| {
-            format!(
-                "cannot watch {} (fs.inotify.max_user_watches may be too low)",
-                dir.display()
-            )
-        })?;
-        self.watches.push((wd, dir.to_path_buf()));
-        Ok(())
+            | AddWatchFlags::IN_ONLYDIR;
+        match self.set_watch(dir, events) {
+            Some(Err(e)) => Err(e).with_context(|| {
+                format!(
+                    "cannot watch {} (fs.inotify.max_user_watches may be too low)",
+                    dir.display()
+                )
+            }),
+            _ => Ok(()),
+        }
     }
 
     /// Watches the file that has this name now. What is written to it under another name, or through a descriptor that
     /// stays open, is no event of its directory.
     fn watch_file(&mut self, path: &Path) -> Result<()> {
-        let Some(inotify) = &self.inotify else {
-            return Ok(());
-        };
-        let events = AddWatchFlags::IN_MODIFY | AddWatchFlags::IN_DONT_FOLLOW;
-        let now = match inotify.add_watch(path, events) {
-            Ok(wd) => Some(wd),
-            Err(Errno::ENOENT | Errno::EACCES) => None,
-            Err(e) => return Err(e).with_context(|| format!("cannot watch {}", path.display())),
-        };
+        match self.set_watch(path, AddWatchFlags::IN_MODIFY) {
+            Some(Err(e)) if ![Errno::ENOENT, Errno::EACCES].contains(&e) => {
+                Err(e).with_context(|| format!("cannot watch {}", path.display()))
+            }
+            _ => Ok(()),
+        }
+    }
+
+    /// Watches what has this name now, in the place of what had it. `None` where nothing is watched.
+    fn set_watch(&mut self, path: &Path, events: AddWatchFlags) -> Option<nix::Result<()>> {
+        let inotify = self.inotify.as_ref()?;
+        let now = inotify.add_watch(path, events | AddWatchFlags::IN_DONT_FOLLOW);
         let old = self.watches.iter().position(|(_, known)| known == path);
         let old = old.map(|at| self.watches.swap_remove(at).0);
-        self.watches.extend(now.map(|wd| (wd, path.to_path_buf())));
-        // The one that was replaced, unless the kernel has forgotten it with the file.
+        self.watches
+            .extend(now.into_iter().map(|wd| (wd, path.to_path_buf())));
+        // Unless the kernel has forgotten it with the file.
         if let Some(old) = old.filter(|old| self.watches.iter().all(|(wd, _)| wd != old)) {
             let _ = inotify.rm_watch(old);
         }
-        Ok(())
+        Some(now.map(drop))
     }
 
-    /// Watches a git directory; `known` where it was there before the program.
-    fn git_dir(&mut self, dir: &Path, known: bool) -> Result<()> {
+    fn git_dir(&mut self, dir: &Path, origin: Origin) -> Result<()> {
         self.add(dir)?;
         for name in FILES {
             let path = dir.join(name);
             self.watch_file(&path)?;
+            let known = origin == Origin::Before;
             self.files.push(Watched::new(path, known, &self.roots));
         }
+        self.git_dirs.push(GitDir {
+            path: dir.to_path_buf(),
+            origin,
+        });
         Ok(())
     }
 
@@ -235,13 +310,26 @@ impl GitWatch {
         if path.ends_with(".git") {
             return self.repository(path);
         }
-        if parent.ends_with("hooks") {
-            return Ok(hook(path).into_iter().collect());
+        let way = self
+            .ways
+            .iter()
+            .find(|(way, _)| way == parent || way == path);
+        if let Some((_, dir)) = way {
+            return self.modules(&dir.clone());
         }
-        if path.ends_with("hooks") && self.new_repository(parent) {
-            self.add(path)
-                .or_else(|e| if path.is_dir() { Err(e) } else { Ok(()) })?;
-            return Ok(hooks(path));
+        let of = if parent.ends_with("hooks") {
+            parent.parent()
+        } else {
+            Some(parent)
+        };
+        let made = |dir: &&GitDir| Some(&*dir.path) == of && dir.origin != Origin::Before;
+        if let Some(dir) = self.git_dirs.iter().find(made).cloned() {
+            if path.ends_with("hooks") {
+                self.add_if_there(path)?;
+            }
+            if path.ends_with("hooks") || parent.ends_with("hooks") {
+                return Ok(self.hooks(&dir));
+            }
         }
         if self.files.iter().any(|file| file.path == path) {
             self.watch_file(path)?;
@@ -256,21 +344,17 @@ impl GitWatch {
             .unwrap_or_default()
     }
 
-    /// Whether this git directory was made by the program.
-    fn new_repository(&self, dir: &Path) -> bool {
-        dir.ends_with(".git")
-            && self.watches.iter().any(|(_, watched)| watched == dir)
-            && self.made(dir)
-    }
-
-    fn made(&self, dir: &Path) -> bool {
-        self.files.iter().any(|file| {
-            file.path.parent() == Some(dir) && !file.was_there() && file.path.ends_with("config")
-        })
-    }
-
     /// A `.git` that may be new.
     fn repository(&mut self, place: &Path) -> Result<Vec<String>> {
+        // That of a submodule: what it names is watched.
+        let watched = |dir: PathBuf| {
+            let mut known = self.git_dirs.iter();
+            known.any(|known| known.path == dir && known.origin != Origin::Made)
+        };
+        let kind = place.symlink_metadata().map(|meta| meta.file_type());
+        if kind.is_ok_and(|kind| kind.is_file()) && git::named(place).is_ok_and(watched) {
+            return Ok(Vec::new());
+        }
         if !self.places.insert(place.to_path_buf()) {
             return Ok(Vec::new());
         }
@@ -279,14 +363,91 @@ impl GitWatch {
             place.display()
         )];
         if place.symlink_metadata().is_ok_and(|meta| meta.is_dir()) {
-            self.git_dir(place, false)?;
-            let dir = place.join("hooks");
-            // Not there yet, as a rule; then its making is told.
-            let _ = self.add(&dir);
-            lines.extend(hooks(&dir));
-            lines.extend(self.look());
+            lines.extend(self.made(place, Origin::Made)?);
         }
         Ok(lines)
+    }
+
+    /// A git directory that the program has made.
+    fn made(&mut self, dir: &Path, origin: Origin) -> Result<Vec<String>> {
+        self.git_dir(dir, origin)?;
+        self.add_if_there(&dir.join("hooks"))?;
+        let made = GitDir {
+            path: dir.to_path_buf(),
+            origin,
+        };
+        let mut lines = self.hooks(&made);
+        for name in FILES {
+            lines.extend(self.written(&dir.join(name), true));
+        }
+        lines.extend(self.modules(dir)?);
+        Ok(lines)
+    }
+
+    /// What is new among the git directories of submodules of that in `dir`.
+    fn modules(&mut self, dir: &Path) -> Result<Vec<String>> {
+        let modules = find::modules(dir);
+        self.ways.retain(|(_, of)| of != dir);
+        for way in &modules.way {
+            self.add_if_there(way)?;
+        }
+        // The first one may be missing: the directory's own watch tells its making.
+        let first = dir.join("modules");
+        let ways = modules.way.into_iter().chain([first]);
+        self.ways.extend(ways.map(|way| (way, dir.to_path_buf())));
+        let mut lines = Vec::new();
+        for link in modules.links {
+            if self.places.insert(link.clone()) {
+                let end = self.end();
+                lines.push(format!(
+                    "{} was made in the sandbox: git takes a submodule's hooks and configuration from where it leads{end}",
+                    link.display()
+                ));
+                self.links.push(link);
+            }
+        }
+        if modules.unseen {
+            lines.push(format!(
+                "{} cannot be looked through: hooks and configuration below it are not told, look at it before git updates submodules",
+                dir.join("modules").display()
+            ));
+        }
+        let of = self.git_dirs.iter().find(|known| known.path == dir);
+        let origin = match of.map(|of| of.origin) {
+            Some(Origin::Made) => Origin::Made,
+            _ => Origin::Submodule,
+        };
+        for module in modules.dirs {
+            if !self.knows(&module) {
+                lines.extend(self.made(&module, origin)?);
+            }
+        }
+        Ok(lines)
+    }
+
+    fn knows(&self, dir: &Path) -> bool {
+        self.git_dirs.iter().any(|known| known.path == dir)
+    }
+
+    /// One line for each hook of a git directory that was made by the program.
+    fn hooks(&self, dir: &GitDir) -> Vec<String> {
+        let end = match dir.origin {
+            Origin::Submodule => self.end(),
+            _ => "",
+        };
+        let line = |path: PathBuf| {
+            let path = path.display();
+            format!("{path} was written in the sandbox: git executes it{end}")
+        };
+        hooks(&dir.path).into_iter().map(line).collect()
+    }
+
+    fn end(&self) -> &'static str {
+        if self.keep {
+            ""
+        } else {
+            ", removed at the end"
+        }
     }
 
     fn look(&self) -> Vec<String> {
@@ -297,21 +458,16 @@ impl GitWatch {
     }
 }
 
-fn hooks(dir: &Path) -> Vec<String> {
-    let entries = dir.read_dir().into_iter().flatten().flatten();
-    entries.filter_map(|entry| hook(&entry.path())).collect()
-}
-
-/// The templates that `git init` copies are no hooks.
-fn hook(path: &Path) -> Option<String> {
-    let sample = path
-        .extension()
-        .is_some_and(|end| end == "sample" || end == "lock");
-    let there = !sample && path.symlink_metadata().is_ok();
-    there.then(|| {
-        format!(
-            "{} was written in the sandbox: git executes it",
-            path.display()
-        )
-    })
+/// Of a git directory. The templates that `git init` copies are no hooks.
+fn hooks(git_dir: &Path) -> Vec<PathBuf> {
+    let dir = git_dir.join("hooks");
+    if dir.is_symlink() {
+        return vec![dir];
+    }
+    let mut files = file::files(&dir);
+    files.retain(|path| {
+        let end = path.extension();
+        end.is_none_or(|end| end != "sample" && end != "lock")
+    });
+    files
 }
