@@ -69,6 +69,8 @@ pub struct Prepared {
     /// Repositories whose configuration the program can change.
     pub git: Git,
     pub keep_git_config: bool,
+    /// Our run-time directory.
+    pub runtime: PathBuf,
     /// What the program can read about its sandbox.
     pub notice: Option<String>,
     /// Where the sandbox gets a copy of it.
@@ -333,6 +335,7 @@ pub fn prepare(launch: &Launch, around: &Surroundings, found: Found) -> Result<P
         gh,
         warnings,
         git,
+        runtime: directories.runtime.clone(),
         notice,
         keep_git_config: launch.files.git_config == GitConfig::Keep,
         claude_json,

@@ -26,7 +26,8 @@ const SHORT: Duration = Duration::from_millis(300);
 impl Watching {
     /// Before the program runs.
     pub fn start(prepared: &Prepared) -> Self {
-        let git = match GitWatch::start(&prepared.git, prepared.keep_git_config) {
+        let git = match GitWatch::start(&prepared.git, prepared.keep_git_config, &prepared.runtime)
+        {
             Ok(git) => Some(git),
             Err(e) => {
                 say(&format!(

@@ -32,6 +32,7 @@ mod files;
 mod gh;
 mod git;
 mod git_config;
+mod git_places;
 mod hidden;
 mod hosts;
 mod inbound;
@@ -105,6 +106,7 @@ const SCENARIOS: &[&[Scenario]] = &[
     claude::ALL,
     claude_json::ALL,
     git_config::ALL,
+    git_places::ALL,
     syscalls::ALL,
     tools::ALL,
     day::ALL,

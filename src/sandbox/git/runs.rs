@@ -141,6 +141,16 @@ pub enum Undo {
 
 /// How to have the file without what was [`added`]; a value that was replaced is put back.
 pub fn undo(before: &[Entry], text: &[u8], strays: &dyn Fn(&str) -> bool) -> Undo {
+    take_out(before, before, text, strays)
+}
+
+/// The same; of what was replaced only those of `back` are put back.
+pub fn take_out(
+    before: &[Entry],
+    back: &[Entry],
+    text: &[u8],
+    strays: &dyn Fn(&str) -> bool,
+) -> Undo {
     let now = config::read(text);
     if now.refused {
         return Undo::Whole;
@@ -149,7 +159,7 @@ pub fn undo(before: &[Entry], text: &[u8], strays: &dyn Fn(&str) -> bool) -> Und
     if added.is_empty() {
         return Undo::Nothing;
     }
-    let kept = without(text, &added, before, &now.entries);
+    let kept = without(text, &added, back, &now.entries);
     let again = config::read(&kept);
     if again.refused || !self::added(before, &again.entries, strays).is_empty() {
         return Undo::Whole;
@@ -157,7 +167,7 @@ pub fn undo(before: &[Entry], text: &[u8], strays: &dyn Fn(&str) -> bool) -> Und
     Undo::Text(kept)
 }
 
-fn without(text: &[u8], added: &[&Entry], before: &[Entry], now: &[Entry]) -> Vec<u8> {
+fn without(text: &[u8], added: &[&Entry], back: &[Entry], now: &[Entry]) -> Vec<u8> {
     let mut kept = Vec::new();
     let mut at = 0;
     for entry in added {
@@ -169,7 +179,7 @@ fn without(text: &[u8], added: &[&Entry], before: &[Entry], now: &[Entry]) -> Ve
         at = entry.span.end;
     }
     kept.extend_from_slice(&text[at..]);
-    let replaced = before.iter().filter(|old| {
+    let replaced = back.iter().filter(|old| {
         added.iter().any(|new| new.key == old.key) && !now.iter().any(|new| said(new) == said(old))
     });
     for old in replaced {

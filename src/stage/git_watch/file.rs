@@ -5,7 +5,7 @@ use std::ffi::OsStr;
 use std::fs::{self, OpenOptions, Permissions};
 use std::io::{self, ErrorKind, Read, Write};
 use std::os::fd::{AsRawFd, OwnedFd};
-use std::os::unix::fs::{OpenOptionsExt, PermissionsExt};
+use std::os::unix::fs::{MetadataExt, OpenOptionsExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 use std::thread;
 use std::time::{Duration, Instant};
@@ -13,6 +13,7 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, Result, ensure};
 use nix::libc;
 
+use super::peers::{Baseline, Id, Known, Peers};
 use crate::sandbox::git::config::{self, Entry};
 use crate::sandbox::git::find;
 use crate::sandbox::git::runs::{self, Undo};
@@ -25,24 +26,91 @@ const MAX: u64 = 1 << 20;
 #[derive(Debug)]
 pub struct Watched {
     pub path: PathBuf,
+    /// Its directory, where that was there before: another one in its place is not written to.
+    dir: Option<Id>,
     /// Its text; `None` where there was no such regular file.
     text: Option<Vec<u8>>,
     before: Vec<Entry>,
+    /// That is no other sandbox's, and can be put back.
+    own: bool,
+    /// It had several names.
+    linked: bool,
     /// Where worktrees are.
     roots: Vec<PathBuf>,
 }
 
 impl Watched {
-    /// `known` where its directory was there before the program.
-    pub fn new(path: PathBuf, known: bool, roots: &[PathBuf]) -> Self {
-        let text = read(&path).ok().flatten().filter(|_| known);
-        let before = text.as_deref().map(config::parse).unwrap_or_default();
-        let roots = roots.to_vec();
+    /// In a directory that the program has made.
+    pub fn made(path: PathBuf, roots: &[PathBuf]) -> Self {
         Self {
             path,
-            text,
-            before,
-            roots,
+            dir: None,
+            text: None,
+            before: Vec::new(),
+            own: true,
+            linked: false,
+            roots: roots.to_vec(),
+        }
+    }
+
+    /// Before the program runs.
+    pub fn new(path: PathBuf, peers: &Peers, roots: &[PathBuf]) -> Self {
+        let mut watched = Self::made(path, roots);
+        let Ok(place) = Place::of(&watched.path, None) else {
+            return watched;
+        };
+        let now = read(&place, &watched.path).ok().flatten();
+        let dir = Id::of(&place.dir).ok();
+        let name = place.name.to_string_lossy();
+        let baseline = dir.map(|dir| peers.baseline(dir, &watched.path, &name));
+        watched.own = baseline != Some(Baseline::Unknown);
+        watched.linked = now.as_ref().is_some_and(|now| now.linked);
+        watched.text = match baseline {
+            Some(Baseline::Theirs(text)) => text,
+            _ => now.map(|now| now.text),
+        };
+        watched.before = (watched.text.as_deref()).map_or(Vec::new(), config::parse);
+        watched.dir = dir;
+        watched
+    }
+
+    /// What the next sandbox takes for the user's own.
+    pub fn known(&self) -> Option<Known> {
+        Some(Known {
+            dir: self.dir.filter(|_| self.own)?,
+            name: self.path.file_name()?.to_string_lossy().into_owned(),
+            text: self.text.clone(),
+        })
+    }
+
+    /// A line where another sandbox may have made it before.
+    pub fn unknown(&self) -> Option<String> {
+        let there = !self.own && self.text.is_some() && !self.path.ends_with("commondir");
+        there.then(|| {
+            let dir = self.path.parent().unwrap_or(&self.path);
+            format!(
+                "{} was made while another sandbox ran, which can write there: look at its hooks and configuration before git runs there",
+                dir.display()
+            )
+        })
+    }
+
+    /// Whether another directory has taken the place of the one that was there.
+    pub fn replaced(&self) -> bool {
+        let now = self.path.parent().map(open_without_links);
+        let now = now.and_then(|dir| Id::of(dir.ok()?).ok());
+        self.dir.is_some() && now.is_some() && now != self.dir
+    }
+
+    fn place(&self) -> io::Result<Place<'_>> {
+        Place::of(&self.path, self.dir)
+    }
+
+    /// As it is now. `Err` for what is no regular file.
+    fn now(&self) -> Result<Option<Now>> {
+        match self.place() {
+            Ok(place) => read(&place, &self.path),
+            Err(_) => Ok(None),
         }
     }
 
@@ -55,8 +123,8 @@ impl Watched {
     pub fn written(&self, keep: bool, settled: bool) -> Vec<String> {
         let end = if keep { "" } else { ", removed at the end" };
         let path = self.path.display();
-        let text = match read(&self.path) {
-            Ok(Some(text)) => text,
+        let text = match self.now() {
+            Ok(Some(now)) => now.text,
             Ok(None) => return Vec::new(),
             Err(e) => return vec![format!("{e:#}: git would follow it{end}")],
         };
@@ -70,7 +138,10 @@ impl Watched {
         let now = config::read(&text);
         let refused = settled && now.refused && self.text.as_ref() != Some(&text);
         let refused = refused.then(|| {
-            let end = if keep { "" } else { ", put back at the end" };
+            let end = match keep || !self.own {
+                true => "",
+                false => ", put back at the end",
+            };
             format!("{path} was written in the sandbox and git refuses it: what other programs execute of it is not known{end}")
         });
         runs::added(&self.before, &now.entries, &|value| self.strays(value))
@@ -91,36 +162,58 @@ impl Watched {
     }
 
     /// Takes out what was written. A lock that is still there at `until` is taken for the sandbox's, and a line says so.
-    pub fn undo(&self, until: Instant) -> Result<Option<String>> {
-        let text = match read(&self.path) {
-            Ok(None) => return Ok(None),
-            Ok(Some(text)) if self.text.as_ref() == Some(&text) => return Ok(None),
-            Ok(Some(_)) if self.path.ends_with("commondir") => self.text.clone(),
-            Ok(Some(text)) => match runs::undo(&self.before, &text, &|value| self.strays(value)) {
-                Undo::Nothing => return Ok(None),
-                Undo::Text(text) => Some(text),
-                Undo::Whole => self.text.clone(),
-            },
+    pub fn undo(&self, until: Instant) -> Result<Vec<String>> {
+        let back = || self.text.clone().filter(|_| self.own);
+        let now = self.now();
+        let linked = now
+            .as_ref()
+            .is_ok_and(|now| now.as_ref().is_some_and(|now| now.linked));
+        let separate = |text| (linked && !self.linked).then_some(Some(text));
+        let put = match now {
+            Ok(None) => None,
+            Ok(Some(now)) if self.text.as_ref() == Some(&now.text) => separate(now.text),
+            Ok(Some(_)) if self.path.ends_with("commondir") => Some(back()),
+            Ok(Some(now)) => {
+                let known = if self.own { &self.before[..] } else { &[] };
+                let strays = |value: &str| self.strays(value);
+                match runs::take_out(&self.before, known, &now.text, &strays) {
+                    Undo::Nothing => separate(now.text),
+                    Undo::Text(text) => Some(Some(text)),
+                    Undo::Whole if self.own => Some(back()),
+                    Undo::Whole => None,
+                }
+            }
             // Something that is no file any more.
-            Err(_) => self.text.clone(),
+            Err(_) => Some(back()),
+        };
+        let Some(text) = put else {
+            return Ok(Vec::new());
         };
         let path = self.path.display();
-        let broken = Place::of(&self.path)
+        let broken = (self.place())
             .and_then(|place| place.put(text.as_deref(), until))
             .with_context(|| format!("cannot undo what was written to {path}"))?;
-        Ok(broken.then(|| {
+        let broken = broken.then(|| {
             format!(
                 "{path}.lock was left by the sandbox: removed, to undo what was written to {path}"
             )
-        }))
+        });
+        // `.git/COMMIT_EDITMSG`, say, which git writes into.
+        let separated = (linked && !self.linked).then(|| {
+            format!("{path} was given a second name in the sandbox, under which it could be written: separated from it")
+        });
+        Ok(separated.into_iter().chain(broken).collect())
     }
 }
 
+/// A regular file.
+struct Now {
+    text: Vec<u8>,
+    linked: bool,
+}
+
 /// `None` where there is nothing; `Err` for what is no regular file: it may name any other.
-fn read(path: &Path) -> Result<Option<Vec<u8>>> {
-    let Ok(place) = Place::of(path) else {
-        return Ok(None);
-    };
+fn read(place: &Place, path: &Path) -> Result<Option<Now>> {
     let flags = libc::O_NOFOLLOW | libc::O_NONBLOCK;
     let opened = (OpenOptions::new().read(true).custom_flags(flags)).open(place.file());
     let mut file = match opened {
@@ -136,7 +229,8 @@ fn read(path: &Path) -> Result<Option<Vec<u8>>> {
     );
     let mut text = Vec::new();
     (&mut file).take(MAX + 1).read_to_end(&mut text)?;
-    Ok(Some(text))
+    let linked = meta.nlink() > 1;
+    Ok(Some(Now { text, linked }))
 }
 
 /// Where a file lies.
@@ -146,11 +240,15 @@ struct Place<'a> {
 }
 
 impl<'a> Place<'a> {
-    fn of(path: &'a Path) -> io::Result<Self> {
+    /// `Err` where no directory is there without a link on the way to it, or another one than `expected`.
+    fn of(path: &'a Path, expected: Option<Id>) -> io::Result<Self> {
         let (Some(dir), Some(name)) = (path.parent(), path.file_name()) else {
             return Err(ErrorKind::InvalidInput.into());
         };
         let dir = open_without_links(dir)?;
+        if expected.is_some() && Id::of(&dir).ok() != expected {
+            return Err(ErrorKind::NotFound.into());
+        }
         Ok(Self { dir, name })
     }
 
@@ -209,7 +307,7 @@ impl<'a> Place<'a> {
 
 /// Removes a file or a link; what a link of the sandbox's on the way leads to stays.
 pub fn remove(path: &Path) -> io::Result<()> {
-    let Ok(place) = Place::of(path) else {
+    let Ok(place) = Place::of(path, None) else {
         return Ok(());
     };
     let removed = fs::remove_file(place.file()).or_else(|e| {
@@ -268,7 +366,7 @@ mod tests {
     fn undone(dir: &Path, prepare: impl Fn(&Path)) -> (bool, bool) {
         let path = dir.join("config");
         fs::write(&path, "").unwrap();
-        let watched = Watched::new(path.clone(), true, &[]);
+        let watched = Watched::new(path.clone(), &Peers::default(), &[]);
         fs::write(&path, PLANTED).unwrap();
         prepare(dir);
         let line = watched
@@ -279,7 +377,7 @@ mod tests {
             "a lock is left"
         );
         let planted = fs::read_to_string(&path).unwrap().contains("evil");
-        (!planted, line.is_some())
+        (!planted, !line.is_empty())
     }
 
     #[test]
@@ -330,10 +428,10 @@ mod tests {
         fs::create_dir(&other).unwrap();
         fs::write(other.join("config"), PLANTED).unwrap();
         let path = at.join("made/config");
-        let watched = Watched::new(path, false, &[]);
+        let watched = Watched::made(path, &[]);
         symlink(&other, at.join("made")).unwrap();
         assert!(watched.written(false, true).is_empty());
-        assert_eq!(watched.undo(Instant::now()).unwrap(), None);
+        assert!(watched.undo(Instant::now()).unwrap().is_empty());
         assert_eq!(fs::read_to_string(other.join("config")).unwrap(), PLANTED);
     }
 }

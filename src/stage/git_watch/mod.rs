@@ -2,6 +2,7 @@
 //! and editors run git meanwhile, and is taken out at the end.
 
 mod file;
+mod peers;
 
 use std::collections::BTreeSet;
 use std::os::fd::{AsFd, BorrowedFd};
@@ -14,6 +15,7 @@ use nix::sys::inotify::{AddWatchFlags, InitFlags, Inotify, WatchDescriptor};
 
 use crate::sandbox::git::{self, Git, find};
 use file::Watched;
+use peers::{Kept, Peers, Record};
 
 /// Files of a git directory that git takes its configuration from; the last one names another git directory.
 const FILES: [&str; 3] = ["config", "config.worktree", "commondir"];
@@ -41,6 +43,10 @@ pub struct GitWatch {
     places: BTreeSet<PathBuf>,
     keep: bool,
     told: BTreeSet<String>,
+    /// What other sandboxes know, until the program runs.
+    peers: Option<Peers>,
+    /// Until the configurations are as they were.
+    record: Option<Kept>,
 }
 
 #[derive(Debug, Clone)]
@@ -61,7 +67,7 @@ enum Origin {
 
 impl GitWatch {
     /// Reads the configurations as they are now. With `keep` nothing is taken out at the end.
-    pub fn start(git: &Git, keep: bool) -> Result<Self> {
+    pub fn start(git: &Git, keep: bool, runtime: &Path) -> Result<Self> {
         let mut watch = Self {
             inotify: None,
             dirs: Vec::new(),
@@ -74,6 +80,9 @@ impl GitWatch {
             places: git.places.iter().cloned().collect(),
             keep,
             told: BTreeSet::new(),
+            // Without such a directory nothing is known of others.
+            peers: Some(Peers::read(runtime).unwrap_or_default()),
+            record: None,
         };
         for dir in &git.dirs {
             watch.git_dir(dir, Origin::Before)?;
@@ -92,6 +101,11 @@ impl GitWatch {
         }
         for root in &git.roots {
             watch.add(root)?;
+        }
+        let known = watch.files.iter().filter_map(Watched::known).collect();
+        let record = Record::new(git.roots.iter().chain(&git.dirs), known);
+        if let Some(peers) = watch.peers.take() {
+            watch.record = peers.keep(&record)?;
         }
         Ok(watch)
     }
@@ -203,6 +217,7 @@ impl GitWatch {
         for dir in self.git_dirs.clone() {
             lines.extend(self.modules(&dir.path).unwrap_or_default());
         }
+        lines.extend(self.replaced());
         for root in self.roots.clone() {
             for place in find::find(&root) {
                 lines.extend(self.repository(&place).unwrap_or_default());
@@ -295,8 +310,10 @@ impl GitWatch {
         for name in FILES {
             let path = dir.join(name);
             self.watch_file(&path)?;
-            let known = origin == Origin::Before;
-            self.files.push(Watched::new(path, known, &self.roots));
+            self.files.push(match &self.peers {
+                Some(peers) if origin == Origin::Before => Watched::new(path, peers, &self.roots),
+                _ => Watched::made(path, &self.roots),
+            });
         }
         self.git_dirs.push(GitDir {
             path: dir.to_path_buf(),
@@ -451,10 +468,21 @@ impl GitWatch {
     }
 
     fn look(&self) -> Vec<String> {
-        self.files
-            .iter()
-            .flat_map(|file| file.written(self.keep, true))
-            .collect()
+        let written = (self.files.iter()).flat_map(|file| file.written(self.keep, true));
+        let unknown = self.files.iter().filter_map(Watched::unknown);
+        unknown.chain(written).collect()
+    }
+
+    fn replaced(&self) -> Vec<String> {
+        let replaced = self.files.iter().filter(|file| file.replaced());
+        let dirs = replaced.filter_map(|file| file.path.parent());
+        dirs.map(|dir| {
+            format!(
+                "{} is another directory than at the start: look at its hooks and configuration before git runs there",
+                dir.display()
+            )
+        })
+        .collect()
     }
 }
 
