@@ -17,6 +17,7 @@ use nix::sys::signal::{SigSet, SigmaskHow, Signal, pthread_sigmask};
 use nix::sys::signalfd::{SfdFlags, SignalFd, siginfo};
 use nix::unistd::{ForkResult, Pid, fork, getpgrp, getpid, getppid, setpgid};
 
+use super::plan::Signals;
 use super::wire::{Channel, Received};
 use super::{say, signals, system};
 
@@ -45,10 +46,10 @@ pub enum Side {
 }
 
 /// Becomes two processes. This one is the front, and comes back with the exit status; the other goes on.
-pub fn divide() -> Result<Side> {
+pub fn divide(original: &Signals) -> Result<Side> {
     let before = SigSet::thread_get_mask()?;
     signals::block(&signals::FROM_TERMINAL)?;
-    let watched = signals::block(&signals::WATCHED)?;
+    let watched = original.watch()?;
     let (asked, stops) = Channel::pair()?;
     let front = Front {
         pid: getpid(),
@@ -64,7 +65,8 @@ pub fn divide() -> Result<Side> {
         ForkResult::Child => {
             drop(asked);
             setpgid(Pid::from_raw(0), Pid::from_raw(0))?;
-            prctl::set_pdeathsig(Signal::SIGTERM)?;
+            // It only wakes the supervisor up: no caller can have that one ignored.
+            prctl::set_pdeathsig(Signal::SIGCHLD)?;
             if front.is_gone() {
                 bail!("the launcher is gone");
             }

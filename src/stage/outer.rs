@@ -76,7 +76,7 @@ fn start(launch: &Launch, around: &Surroundings) -> Result<i32> {
     }
     let mut origin = Origin::leave()?;
     if launch.firewall.is_some() {
-        match front::divide()? {
+        match front::divide(&origin.signals)? {
             Side::Front(status) => return Ok(status),
             Side::Supervisor(front) => origin.front = Some(front),
         }

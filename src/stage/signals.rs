@@ -25,7 +25,7 @@ pub const FROM_TERMINAL: [Signal; 6] = [
 ];
 
 /// Signals that end a start, and that the supervisor passes on or notes.
-pub const WATCHED: [Signal; 9] = [
+const WATCHED: [Signal; 9] = [
     Signal::SIGALRM,
     Signal::SIGINT,
     Signal::SIGQUIT,
@@ -43,6 +43,14 @@ impl Signals {
         let status =
             procfs::read_text("/proc/self/status").context("cannot read /proc/self/status")?;
         Self::parse(&status).context("/proc/self/status has no signal masks")
+    }
+
+    /// Those that end a start, and that are passed on or noted; blocked for this thread. What the caller has this program
+    /// ignore, as nohup(1) does, ends nothing.
+    pub fn watch(&self) -> nix::Result<SigSet> {
+        let ignored = |signal: &Signal| self.ignored & 1 << (*signal as u32 - 1) != 0;
+        let kept = |signal: &Signal| *signal == Signal::SIGCHLD || !ignored(signal);
+        block(&WATCHED.into_iter().filter(kept).collect::<Vec<_>>())
     }
 
     fn parse(status: &str) -> Option<Self> {

@@ -107,7 +107,7 @@ impl Drop for Left {
 
 /// What this process was started with, for the program.
 pub struct Origin {
-    signals: Signals,
+    pub signals: Signals,
     /// The soft limit of open files.
     nofile: u64,
     /// Where there is one.
@@ -141,7 +141,7 @@ pub fn start(
     // Whatever a helper leaves behind becomes ours, and is ended with it.
     prctl::set_child_subreaper(true)?;
     signals::block(&signals::FROM_TERMINAL)?;
-    let mut watched = signals::block(&signals::WATCHED)?;
+    let mut watched = origin.signals.watch()?;
     if origin.front.is_some() {
         watched.add(Signal::SIGCONT);
         signals::block(&[Signal::SIGCONT])?;
@@ -229,6 +229,7 @@ pub fn start(
     };
     let bound = serde_json::to_vec(&prepared.bound)?;
     let bound = system::memory_file("claude-isolated-bound", &bound)?;
+    starting.running.interrupted()?;
     // Where the sandbox has ended already, the supervisor says why.
     let _ = starting.running.gate.send(&go, &[bound.as_fd()]);
     Ok(starting.running)
@@ -271,6 +272,9 @@ impl Running {
                 return Err(Interrupted(signal.ssi_signo as i32).into());
             }
         }
-        Ok(())
+        match self.front.as_ref().is_some_and(Front::is_gone) {
+            true => Err(Interrupted(Signal::SIGKILL as i32).into()),
+            false => Ok(()),
+        }
     }
 }

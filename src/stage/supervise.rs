@@ -12,6 +12,7 @@ use nix::errno::Errno;
 use nix::libc;
 use nix::sys::signal::Signal;
 
+use super::front::Front;
 use super::helpers::how;
 use super::plan::{FromInner, ToInit};
 use super::prepare::{Prepared, Surroundings};
@@ -102,6 +103,10 @@ fn watch(running: &mut Running, prepared: &Prepared, around: &Surroundings) -> R
             return Ok(end);
         }
         signalled(running, &mut ending, &mut early)?;
+        // Nobody waits any more for how it ends.
+        if running.front.as_ref().is_some_and(Front::is_gone) {
+            return Ok(End::Forced(128 + Signal::SIGKILL as i32));
+        }
         if let Some(signal) = early.take_if(|_| running.start_by.is_none()) {
             // Where it came before the sandbox had a process to keep it. Twice does no harm.
             let _ = running.gate.send(&ToInit::Signal(signal), &[]);
@@ -173,9 +178,8 @@ fn signalled(
         match Signal::try_from(number)? {
             Signal::SIGCHLD => {}
             Signal::SIGTERM | Signal::SIGHUP => {
-                // Asked twice, or nobody waits for it: at once.
-                let alone = running.front.as_ref().is_some_and(|front| front.is_gone());
-                let grace = if ending.is_some() || alone {
+                // Asked twice: at once.
+                let grace = if ending.is_some() {
                     Duration::ZERO
                 } else {
                     GRACE

@@ -3,15 +3,17 @@
 use std::fs;
 
 use anyhow::{Result, ensure};
+use nix::sys::signal::{Signal, kill};
 
-use crate::harness::command::run;
+use crate::harness::command::{run, spawn};
 use crate::harness::desk::LIMIT;
 use crate::harness::mounts::{PROBE, PROGRAM};
-use crate::harness::{Desk, EVERYONE, Scenario, scenario};
+use crate::harness::{Desk, EVERYONE, Scenario, eventually, scenario};
 
 pub const ALL: &[Scenario] = &[
     scenario!(a_status_is_passed_on, EVERYONE),
     scenario!(a_signal_is_128_and_its_number, EVERYONE),
+    scenario!(what_the_caller_ignores_ends_nothing, EVERYONE),
     scenario!(what_cannot_be_executed_is_126, EVERYONE),
     scenario!(what_is_not_found_is_127, EVERYONE),
     scenario!(a_wrong_use_is_125),
@@ -56,6 +58,29 @@ fn a_signal_is_128_and_its_number(desk: &Desk) -> Result<()> {
             "SIG{signal} became {}: {}",
             done.code(),
             done.stderr
+        );
+    }
+    Ok(())
+}
+
+/// As nohup(1) and a shell's background have it. A program that is asked to end has less time.
+fn what_the_caller_ignores_ends_nothing(desk: &Desk) -> Result<()> {
+    for options in ["", "-F"] {
+        let mark = desk.work.join("begun");
+        let _ = fs::remove_file(&mark);
+        let script = format!(
+            "trap '' HUP TERM INT; exec {PROGRAM} {options} -x /bin/sh -c 'touch {}; sleep 4; exit 7'",
+            mark.display()
+        );
+        let running = spawn(desk.user("/bin/bash").args(["-c", &script]))?;
+        eventually("it runs", LIMIT, || mark.exists().then_some(()))?;
+        for signal in [Signal::SIGHUP, Signal::SIGTERM, Signal::SIGINT] {
+            kill(running.pid(), signal)?;
+        }
+        let done = running.wait(LIMIT)?;
+        ensure!(
+            done.code() == 7 && done.stderr.is_empty(),
+            "{options}: {done:?}"
         );
     }
     Ok(())
