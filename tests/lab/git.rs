@@ -15,6 +15,8 @@ pub const ALL: &[Scenario] = &[
     scenario!(everyday_work_in_a_linked_worktree, ONCE),
     scenario!(hooks_cannot_be_planted, ONCE),
     scenario!(a_repository_cannot_be_moved_away, ONCE),
+    scenario!(repositories_that_are_not_looked_for_are_said, ONCE),
+    scenario!(repositories_among_packages_are_protected, ONCE),
     scenario!(a_git_file_that_names_another_directory_binds_nothing, ONCE),
     scenario!(claudes_own_program_cannot_be_changed, ONCE),
 ];
@@ -244,6 +246,58 @@ fn a_repository_cannot_be_moved_away(desk: &Desk) -> Result<()> {
         };
         let hooks = [".git/hooks/post-commit", "vendor/x/.git/hooks/post-commit"];
         only_unsandboxed(desk, script, nested, &hooks)?;
+    }
+    Ok(())
+}
+
+const HOOK: &str = "cp /bin/true .git/hooks/post-commit";
+
+fn repositories_that_are_not_looked_for_are_said(desk: &Desk) -> Result<()> {
+    identity(desk)?;
+    let dir = repository(desk, "many")?;
+    for number in 0..2000 {
+        fs::create_dir(dir.join(number.to_string()))?;
+    }
+    let deep = repository(desk, "many/deep/er")?;
+    let script = format!("cd deep/er; {HOOK}");
+    let start = |options: &[&str]| {
+        let args = [options, &["-x", "/bin/bash", "-c", &script]].concat();
+        run(desk.program(&args).current_dir(&dir), LIMIT)
+    };
+    let done = start(&["-w", text(&deep)?])?;
+    ensure!(
+        !deep.join(".git/hooks/post-commit").exists(),
+        "-w of it does not protect it: {done:?}"
+    );
+    let done = start(&[])?;
+    ensure!(
+        done.stderr.lines().count() == 1 && done.stderr.contains("too many directories"),
+        "{done:?}"
+    );
+    ensure!(
+        deep.join(".git/hooks/post-commit").exists(),
+        "it is protected: the line is wrong"
+    );
+    Ok(())
+}
+
+fn repositories_among_packages_are_protected(desk: &Desk) -> Result<()> {
+    identity(desk)?;
+    for place in [
+        "venv/src/x",
+        "node_modules/x",
+        "node_modules/@x/y",
+        ".venv",
+        "target/x",
+    ] {
+        let plant = format!("cd {place}; {HOOK}");
+        let nested = |name: &str| {
+            let dir = repository(desk, &format!("{}-{name}", place.replace('/', "-")))?;
+            repository(desk, text(&dir.join(place))?)?;
+            Ok(dir)
+        };
+        let hook = format!("{place}/.git/hooks/post-commit");
+        only_unsandboxed(desk, &plant, nested, &[&hook])?;
     }
     Ok(())
 }

@@ -3,52 +3,87 @@
 use std::collections::VecDeque;
 use std::fs::File;
 use std::io::Read;
+use std::os::unix::fs::MetadataExt;
 use std::path::{Component, Path, PathBuf};
 
-use nix::unistd::{AccessFlags, access};
+use nix::unistd::{AccessFlags, access, getuid};
 
 /// How many directories below the first one are looked into.
 const DEPTH: usize = 5;
 /// How many directories are looked into in all; the shallow ones first.
 const DIRECTORIES: usize = 2000;
-/// Full of directories, which no repository of the user's lies in.
-const SKIPPED: &[&str] = &[
-    ".git",
-    ".venv",
-    "__pycache__",
-    "node_modules",
-    "target",
-    "venv",
-];
+/// Full of directories: few repositories of the user's lie in them, and not deep (`venv/src/NAME` of pip). They come last,
+/// with bounds of their own.
+const ASIDE: &[&str] = &[".venv", "__pycache__", "node_modules", "target", "venv"];
+const ASIDE_DEPTH: usize = 2;
+const ASIDE_DIRECTORIES: usize = 200;
 
-/// Every `.git` below `root`, itself included: file, directory, or link; links are not followed.
-pub fn find(root: &Path) -> Vec<PathBuf> {
-    let mut found = Vec::new();
+#[derive(Debug, Default)]
+pub struct Found {
+    /// Every `.git`: file, directory, or link; links are not followed.
+    pub places: Vec<PathBuf>,
+    /// There may be more: there are too many directories, or one of the user's cannot be read.
+    pub unseen: bool,
+}
+
+/// Looks below `root`, itself included.
+pub fn find(root: &Path) -> Found {
+    let mut found = Found::default();
+    let mut aside = VecDeque::new();
+    let mut waiting = VecDeque::from([(root.to_path_buf(), DEPTH)]);
     let mut looked = 0;
-    let mut waiting = VecDeque::from([(root.to_path_buf(), 0)]);
     while let Some((dir, depth)) = waiting.pop_front() {
         looked += 1;
         if looked > DIRECTORIES {
+            found.unseen = true;
             break;
         }
-        let place = dir.join(".git");
-        if place.symlink_metadata().is_ok() {
-            found.push(place);
-        }
-        if depth == DEPTH {
-            continue;
-        }
-        let Ok(entries) = dir.read_dir() else {
-            continue;
-        };
-        for entry in entries.flatten() {
-            let is_dir = entry.file_type().is_ok_and(|kind| kind.is_dir());
-            if is_dir && !SKIPPED.iter().any(|name| entry.file_name() == *name) {
-                waiting.push_back((entry.path(), depth + 1));
+        found.place(&dir);
+        if depth > 0 {
+            for path in found.below(&dir) {
+                if ASIDE.iter().any(|name| path.ends_with(name)) {
+                    aside.push_back((path, ASIDE_DEPTH));
+                } else {
+                    waiting.push_back((path, depth - 1));
+                }
             }
         }
     }
+    let mut left = ASIDE_DIRECTORIES;
+    while let Some((dir, depth)) = aside.pop_front() {
+        found.place(&dir);
+        if depth > 0 && left > 0 {
+            left -= 1;
+            aside.extend(found.below(&dir).into_iter().map(|path| (path, depth - 1)));
+        }
+    }
     found
+}
+
+impl Found {
+    fn place(&mut self, dir: &Path) {
+        let place = dir.join(".git");
+        if place.symlink_metadata().is_ok() {
+            self.places.push(place);
+        }
+    }
+
+    /// Directories in `dir`.
+    fn below(&mut self, dir: &Path) -> Vec<PathBuf> {
+        let entries = match dir.read_dir() {
+            Ok(entries) => entries,
+            Err(_) => {
+                // The sandbox can enter no more than the user.
+                let owner = dir.symlink_metadata().map(|meta| meta.uid());
+                self.unseen |= owner.is_ok_and(|owner| owner == getuid().as_raw());
+                return Vec::new();
+            }
+        };
+        let dirs = entries.flatten().filter(|entry| {
+            entry.file_type().is_ok_and(|kind| kind.is_dir()) && entry.file_name() != ".git"
+        });
+        dirs.map(|entry| entry.path()).collect()
+    }
 }
 
 /// Whether git would take `dir` for a repository (`is_git_directory` in its setup.c).

@@ -25,6 +25,8 @@ pub struct Git {
     /// Directories bound read-write, and every `.git` that lies below them, with links in the place of submodules'.
     pub roots: Vec<PathBuf>,
     pub places: Vec<PathBuf>,
+    /// Of `roots`, those that were not looked through as a whole.
+    pub unseen: Vec<PathBuf>,
 }
 
 /// Protects every repository below `roots` (resolved, bound read-write), and binds the git directory of a root that is
@@ -45,14 +47,26 @@ pub fn secure(
         if !all.layout.writable(root) {
             continue;
         }
-        let places = find::find(root);
+        let found = find::find(root);
         all.git.roots.push(root.to_path_buf());
-        for place in &places {
+        if found.unseen {
+            all.git.unseen.push(root.to_path_buf());
+            all.warnings.push(unseen(root));
+        }
+        for place in &found.places {
             all.repository(place, root);
         }
-        all.git.places.extend(places);
+        all.git.places.extend(found.places);
     }
     all.git
+}
+
+/// Not every directory below `root` was looked into.
+pub fn unseen(root: &Path) -> String {
+    format!(
+        "{} has too many directories, or some that cannot be read: git repositories in the deeper ones are neither protected nor told; -w of one protects it",
+        root.display()
+    )
 }
 
 struct All<'a> {

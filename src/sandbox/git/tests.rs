@@ -257,3 +257,51 @@ fn a_worktree_is_below_the_workspace_and_no_git_directory() {
     }
     assert!(!strays(&main, "..") && strays(&main, "."));
 }
+
+#[test]
+fn too_many_directories_are_said() {
+    let place = Place::new("many");
+    for number in 0..1999 {
+        fs::create_dir(place.at(&format!("ws/{number}"))).unwrap();
+    }
+    assert!(place.secure().2.is_empty());
+    place.git_dir("ws/deep/er/.git");
+    let (_, git, warnings) = place.secure();
+    assert!(git.dirs.is_empty() && git.unseen == [place.at("ws")]);
+    assert!(
+        warnings.len() == 1 && warnings[0].contains("too many"),
+        "{warnings:?}"
+    );
+}
+
+#[test]
+fn repositories_lie_in_directories_of_packages_too() {
+    let place = Place::new("packages");
+    for dir in [
+        "venv/src/x",
+        "node_modules/@a/b",
+        "below/node_modules/c",
+        ".venv",
+        "target/package/x",
+    ] {
+        place.git_dir(&format!("ws/{dir}/.git"));
+    }
+    for number in 0..300 {
+        fs::create_dir_all(place.at(&format!("ws/node_modules/n{number}/lib"))).unwrap();
+    }
+    let (_, git, warnings) = place.secure();
+    let found = |dir: &str| git.dirs.contains(&place.at(&format!("ws/{dir}/.git")));
+    for dir in [
+        "venv/src/x",
+        "below/node_modules/c",
+        ".venv",
+        "target/package/x",
+    ] {
+        assert!(found(dir), "{dir}: {:?}", git.dirs);
+    }
+    // More than are looked into, but each one's own is found.
+    place.git_dir("ws/node_modules/n299/.git");
+    let git = place.secure().1;
+    assert!(git.dirs.contains(&place.at("ws/node_modules/n299/.git")));
+    assert!(warnings.is_empty(), "{warnings:?}");
+}

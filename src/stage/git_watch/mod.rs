@@ -37,8 +37,9 @@ pub struct GitWatch {
     ways: Vec<(PathBuf, PathBuf)>,
     /// Links that the program has put in their place.
     links: Vec<PathBuf>,
-    /// Directories bound read-write.
+    /// Directories bound read-write, and those of them that were said not to be looked through.
     roots: Vec<PathBuf>,
+    unseen: Vec<PathBuf>,
     /// The `.git` entries that were there at the start, and those that were told.
     places: BTreeSet<PathBuf>,
     keep: bool,
@@ -78,6 +79,7 @@ impl GitWatch {
             links: Vec::new(),
             roots: git.roots.clone(),
             places: git.places.iter().cloned().collect(),
+            unseen: git.unseen.clone(),
             keep,
             told: BTreeSet::new(),
             // Without such a directory nothing is known of others.
@@ -219,8 +221,12 @@ impl GitWatch {
         }
         lines.extend(self.replaced());
         for root in self.roots.clone() {
-            for place in find::find(&root) {
+            let found = find::find(&root);
+            for place in found.places {
                 lines.extend(self.repository(&place).unwrap_or_default());
+            }
+            if found.unseen && !self.unseen.contains(&root) {
+                lines.push(git::unseen(&root));
             }
         }
         let made = (self.git_dirs.iter()).filter(|dir| dir.origin != Origin::Before);
