@@ -108,6 +108,8 @@ pub struct Facts<'a> {
     /// The descriptor with what the program can read about its sandbox.
     pub notice: RawFd,
     pub proc: Proc,
+    /// Configurations that git reads in every repository.
+    pub git_config: &'a [PathBuf],
 }
 
 /// What the sandbox has as its `/proc`.
@@ -166,7 +168,13 @@ pub fn layout(facts: &Facts) -> Result<(Layout, Git, Vec<String>)> {
     if let Some(fd) = facts.claude_json.filter(|_| !layout.shows(&json)) {
         layout.push(Mount::File { fd, to: json });
     }
-    let git = git::secure(&mut layout, &roots(facts), facts.home, &mut warnings);
+    let git = git::secure(
+        &mut layout,
+        &roots(facts),
+        facts.home,
+        facts.git_config,
+        &mut warnings,
+    );
     for path in facts.protected {
         protect(&mut layout, path)?;
     }

@@ -27,7 +27,7 @@ use crate::policy::ruleset::Shelf;
 use crate::policy::words;
 use crate::procfs;
 use crate::sandbox::binds::{self, CLAUDE_STATE, Facts, INIT, Proc};
-use crate::sandbox::git::Git;
+use crate::sandbox::git::{self, Git};
 use crate::sandbox::layout::{Bound, Cover, resolve};
 use crate::sandbox::notice::{self, NOTICE};
 use crate::sandbox::programs::{self, Needed, missing_message};
@@ -221,6 +221,7 @@ pub fn prepare(launch: &Launch, around: &Surroundings, found: Found) -> Result<P
             .then_some(around.directories.cache.as_path()),
         notice: fd::NOTICE,
         proc,
+        git_config: &git::of_all(&around.home, |name| std::env::var_os(name)),
     })?;
     warnings.extend(left_out);
     let claude_json = claude_json.filter(|json| {

@@ -5,13 +5,15 @@ use std::os::unix::fs::symlink;
 
 use anyhow::{Result, ensure};
 
-use crate::git::git;
+use crate::git::{git, identity, repository};
+use crate::harness::desk::LIMIT;
 use crate::harness::running::Sandbox;
-use crate::harness::{Desk, ONCE, Scenario, scenario};
+use crate::harness::{Desk, ONCE, Scenario, run, scenario};
 
 pub const ALL: &[Scenario] = &[
     scenario!(a_link_in_a_repositorys_place_is_not_followed, ONCE),
     scenario!(what_another_sandbox_planted_is_not_the_users, ONCE),
+    scenario!(hooks_are_read_only_wherever_their_path_is_set, ONCE),
     scenario!(a_second_name_of_the_configuration_ends, ONCE),
 ];
 
@@ -118,5 +120,72 @@ fn a_second_name_of_the_configuration_ends(desk: &Desk) -> Result<()> {
     )?;
     let now = git(desk, &desk.work, &["config", "--local", "--list"])?;
     ensure!(now.contains("less -F") && !now.contains("evil"), "{now}");
+    Ok(())
+}
+
+/// Where the path of `.githooks` is set, in a repository that has a linked worktree `wt` and a submodule `sub`; where the
+/// hook lies; a variable.
+const SET: [(&str, &str, &str); 7] = [
+    ("git config core.hooksPath .githooks", "", ""),
+    (
+        "git config include.path ../inc; git config -f inc include.path more; git config -f more core.hooksPath .githooks",
+        "",
+        "",
+    ),
+    (
+        "git config --global include.path d/x; mkdir ~/d; git config -f ~/d/x core.hooksPath .githooks",
+        "",
+        "",
+    ),
+    (
+        "mkdir -p ~/xdg/git; git config -f ~/xdg/git/config core.hooksPath .githooks",
+        "",
+        "XDG_CONFIG_HOME=xdg",
+    ),
+    (
+        "git config -f ~/global core.hooksPath .githooks",
+        "",
+        "GIT_CONFIG_GLOBAL=global",
+    ),
+    (
+        "git config extensions.worktreeConfig true; git -C wt config --worktree core.hooksPath .githooks",
+        "wt",
+        "",
+    ),
+    ("git -C sub config core.hooksPath .githooks", "sub", ""),
+];
+
+fn hooks_are_read_only_wherever_their_path_is_set(desk: &Desk) -> Result<()> {
+    for (set, place, variable) in SET {
+        for sandboxed in [true, false] {
+            for left in ["d", "xdg", "origin", "project"] {
+                let _ = fs::remove_dir_all(desk.home.join(left));
+            }
+            identity(desk)?;
+            let origin = repository(desk, "origin")?;
+            repository(desk, "project")?;
+            let url = format!("file://{}", origin.display());
+            git(desk, &desk.work, &["submodule", "add", "-q", &url, "sub"])?;
+            git(desk, &desk.work, &["worktree", "add", "-q", "wt"])?;
+            let hooks = desk.work.join(place).join(".githooks");
+            fs::create_dir(&hooks)?;
+            let mut bash = desk.user("/bin/bash");
+            run(bash.args(["-ec", set]), LIMIT)?.ok()?;
+            let script = format!("cp /bin/true {}/pre-commit; echo >> more", hooks.display());
+            let mut command = match sandboxed {
+                true => desk.program(&["-x", "/bin/bash"]),
+                false => desk.user("/bin/bash"),
+            };
+            if let Some((name, value)) = variable.split_once('=') {
+                command.env(name, desk.home.join(value));
+            }
+            run(command.args(["-c", &script]), LIMIT)?;
+            let planted = hooks.join("pre-commit").exists();
+            ensure!(planted != sandboxed, "{set}: in the sandbox: {sandboxed}");
+            let more = fs::read_to_string(desk.work.join("more")).unwrap_or_default();
+            let written = set.contains("more") && more.ends_with("\n\n");
+            ensure!(!(written && sandboxed), "{set}: what is included");
+        }
+    }
     Ok(())
 }

@@ -8,9 +8,15 @@ pub mod config;
 pub mod find;
 pub mod runs;
 
+use std::collections::BTreeSet;
+use std::ffi::OsString;
+use std::fs::OpenOptions;
+use std::io::Read;
+use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 
-use anyhow::{Context, Result, ensure};
+use anyhow::{Context, Result, anyhow, ensure};
+use nix::libc;
 
 use super::layout::{Access, Layout};
 use super::protect::{pin, protect};
@@ -29,20 +35,48 @@ pub struct Git {
     pub unseen: Vec<PathBuf>,
 }
 
+/// How deep git follows included files (`MAX_INCLUDE_DEPTH` in its config.c).
+const INCLUDES: usize = 10;
+/// A longer configuration is not looked at.
+const MAX: u64 = 1 << 20;
+
+/// Configurations that git reads in every repository; those that are where git looks for them unasked are there.
+/// `variable` gives environment variables.
+pub fn of_all(home: &Path, variable: impl Fn(&str) -> Option<OsString>) -> Vec<PathBuf> {
+    let usual = [".gitconfig", ".config/git/config"].map(|file| home.join(file));
+    let system = PathBuf::from("/etc/gitconfig");
+    let usual = usual.into_iter().chain([system]);
+    let xdg = variable("XDG_CONFIG_HOME").map(|dir| Path::new(&dir).join("git/config"));
+    let named = ["GIT_CONFIG_GLOBAL", "GIT_CONFIG_SYSTEM"].map(&variable);
+    let named = named.into_iter().flatten().map(PathBuf::from);
+    let asked = xdg
+        .into_iter()
+        .chain(named)
+        .filter(|file| file.is_absolute());
+    usual.filter(|file| file.exists()).chain(asked).collect()
+}
+
 /// Protects every repository below `roots` (resolved, bound read-write), and binds the git directory of a root that is
-/// a linked worktree or a submodule. A line in `warnings` for each that could not be.
+/// a linked worktree or a submodule. `of_all`: configurations besides the repositories' own. A line in `warnings` for each
+/// that could not be.
 pub fn secure(
     layout: &mut Layout,
     roots: &[PathBuf],
     home: &Path,
+    of_all: &[PathBuf],
     warnings: &mut Vec<String>,
 ) -> Git {
     let mut all = All {
         layout,
         home,
+        of_all,
+        read: BTreeSet::new(),
         warnings,
         git: Git::default(),
     };
+    for file in of_all {
+        all.read_only(file);
+    }
     for root in roots {
         if !all.layout.writable(root) {
             continue;
@@ -72,6 +106,9 @@ pub fn unseen(root: &Path) -> String {
 struct All<'a> {
     layout: &'a mut Layout,
     home: &'a Path,
+    of_all: &'a [PathBuf],
+    /// Configurations, each with the worktree that it was read for.
+    read: BTreeSet<(PathBuf, PathBuf)>,
     warnings: &'a mut Vec<String>,
     git: Git,
 }
@@ -84,17 +121,25 @@ impl All<'_> {
         };
         let worktree = place.parent().unwrap_or(root);
         if kind.is_dir() {
-            self.git_dir(place, worktree);
+            self.git_dir(place);
+            self.configured(place, place, worktree);
         } else if kind.is_file() {
             // Another one in its place would name another git directory.
             self.read_only(place);
-            match named(place).and_then(|dir| self.elsewhere(&dir, worktree)) {
-                Ok(dir) => self.git_dir(&dir, worktree),
+            let dir = named(place);
+            let bound = dir.as_ref().map_err(|e| anyhow!("{e:#}"));
+            match bound.and_then(|dir| self.elsewhere(dir, worktree)) {
+                Ok(common) => self.git_dir(&common),
                 // Below the workspace many a test data directory has one.
                 Err(e) if worktree == root => self
                     .warnings
                     .push(format!("{e:#}: not bound, git will not work")),
                 Err(_) => {}
+            }
+            // Git outside reads it whether or not it is bound.
+            if let Ok(dir) = dir {
+                let common = common(&dir).unwrap_or_else(|_| dir.clone());
+                self.configured(&common, &dir, worktree);
             }
         } else {
             self.warnings.push(format!(
@@ -120,7 +165,7 @@ impl All<'_> {
     }
 
     /// Keeps git from being made to run what the program planted in `dir`.
-    fn git_dir(&mut self, dir: &Path, worktree: &Path) {
+    fn git_dir(&mut self, dir: &Path) {
         if self.git.dirs.iter().any(|known| known == dir) || !self.layout.writable(dir) {
             return;
         }
@@ -129,13 +174,7 @@ impl All<'_> {
             self.warnings.push(format!("{e:#}"));
         }
         self.read_only(&dir.join("hooks"));
-        let own = ["config", "config.worktree"].map(|file| dir.join(file));
-        // The user's hooks path may be relative: then every repository has one.
-        let users = [".gitconfig", ".config/git/config"].map(|file| self.home.join(file));
-        for file in own.iter().chain(&users) {
-            self.named_by_configuration(file, worktree);
-        }
-        self.modules(dir, worktree);
+        self.modules(dir);
         for linked in dir
             .join("worktrees")
             .read_dir()
@@ -147,58 +186,117 @@ impl All<'_> {
             // It names the directory that hooks and configuration are read from.
             if linked.join("commondir").is_file() {
                 self.read_only(&linked.join("commondir"));
-                self.modules(&linked, worktree);
+                self.modules(&linked);
                 self.git.dirs.extend(linked.canonicalize().ok());
+                let back = read(&linked.join("gitdir"));
+                let back = back.and_then(|text| Some(text_path(&text)?.parent()?.to_path_buf()));
+                if let Some(worktree) = back {
+                    self.configured(dir, &linked, &linked.join(worktree));
+                }
             }
         }
     }
 
-    fn modules(&mut self, dir: &Path, worktree: &Path) {
+    fn modules(&mut self, dir: &Path) {
         let modules = find::modules(dir);
         for module in modules.dirs {
-            self.git_dir(&module, worktree);
+            self.git_dir(&module);
+            if let Some(worktree) = worktree(&module) {
+                self.configured(&module, &module, &worktree);
+            }
         }
         self.git.places.extend(modules.links);
     }
 
-    /// The hooks path and the included files, where the program could change them.
-    fn named_by_configuration(&mut self, file: &Path, worktree: &Path) {
-        let Ok(text) = std::fs::read(file) else {
-            return;
-        };
-        for entry in config::parse(&text) {
-            let base = match entry.key.as_str() {
-                // githooks(5): relative to where hooks run.
-                "core.hookspath" => worktree,
-                "include.path" => file.parent().unwrap_or(worktree),
-                key if key.starts_with("includeif.") && key.ends_with(".path") => {
-                    file.parent().unwrap_or(worktree)
-                }
-                _ => continue,
-            };
-            let Some(value) = entry.value.as_deref().filter(|value| !value.is_empty()) else {
+    /// The hooks path and the included files of a worktree, where the program could change them. Its git directory is
+    /// `own`, and has `common` for hooks and configuration.
+    fn configured(&mut self, common: &Path, own: &Path, worktree: &Path) {
+        let worktree = worktree.canonicalize().unwrap_or(worktree.to_path_buf());
+        let of_it = [
+            common.join("config"),
+            common.join("config.worktree"),
+            own.join("config.worktree"),
+        ];
+        let all = of_it.into_iter().chain(self.of_all.iter().cloned());
+        let mut waiting: Vec<(PathBuf, usize)> = all.map(|file| (file, 0)).collect();
+        while let Some((file, depth)) = waiting.pop() {
+            if !self.read.insert((file.clone(), worktree.clone())) {
                 continue;
-            };
-            let path = base.join(expand(value, self.home));
-            let real = path.canonicalize().unwrap_or(path);
-            // A whole worktree cannot be read-only.
-            if worktree.starts_with(&real) {
-                self.warnings.push(format!(
-                    "{}: {} = {value} is all of the repository, and stays writable",
-                    file.display(),
-                    entry.key
-                ));
-            } else {
-                self.read_only(&real);
+            }
+            let below = file.parent().unwrap_or(&worktree);
+            for entry in config::parse(&read(&file).unwrap_or_default()) {
+                let included = includes(&entry.key);
+                // githooks(5): relative to where hooks run.
+                let base = match included {
+                    true => below,
+                    false if entry.key == "core.hookspath" => &*worktree,
+                    false => continue,
+                };
+                let Some(value) = entry.value.as_deref().filter(|value| !value.is_empty()) else {
+                    continue;
+                };
+                let path = base.join(expand(value, self.home));
+                let real = path.canonicalize().unwrap_or(path.clone());
+                // A whole worktree cannot be read-only.
+                if worktree.starts_with(&real) {
+                    self.warn(format!(
+                        "{}: {} = {value} is all of the repository, and stays writable",
+                        file.display(),
+                        entry.key
+                    ));
+                    continue;
+                }
+                self.read_only(&path);
+                if included && depth < INCLUDES {
+                    waiting.push((path, depth + 1));
+                }
             }
         }
     }
 
     fn read_only(&mut self, path: &Path) {
         if let Err(e) = protect(self.layout, path) {
-            self.warnings.push(format!("{e:#}"));
+            self.warn(format!("{e:#}"));
         }
     }
+
+    fn warn(&mut self, line: String) {
+        if !self.warnings.contains(&line) {
+            self.warnings.push(line);
+        }
+    }
+}
+
+fn includes(key: &str) -> bool {
+    key == "include.path" || key.starts_with("includeif.") && key.ends_with(".path")
+}
+
+/// A regular file. Another sandbox may have put anything in its place, a FIFO say.
+fn read(file: &Path) -> Option<Vec<u8>> {
+    let mut options = OpenOptions::new();
+    options.read(true).custom_flags(libc::O_NONBLOCK);
+    let file = options.open(file).ok()?;
+    if !file.metadata().ok()?.is_file() {
+        return None;
+    }
+    let mut text = Vec::new();
+    file.take(MAX).read_to_end(&mut text).ok()?;
+    Some(text)
+}
+
+fn text_path(text: &[u8]) -> Option<PathBuf> {
+    std::str::from_utf8(text)
+        .ok()
+        .map(|text| text.trim().into())
+}
+
+/// The worktree that the configuration of a git directory names, as that of a submodule does.
+fn worktree(dir: &Path) -> Option<PathBuf> {
+    let text = read(&dir.join("config"))?;
+    let named = config::parse(&text)
+        .into_iter()
+        .rfind(|entry| entry.key == runs::WORKTREE);
+    Some(dir.join(named?.value?))
 }
 
 /// The directory that a `.git` file names (gitrepository-layout(5)), resolved.
@@ -236,12 +334,7 @@ fn points_back(dir: &Path, common: &Path, worktree: &Path) -> Result<()> {
     );
     let back = if dir == common {
         // A submodule.
-        let text = std::fs::read(dir.join("config")).unwrap_or_default();
-        let value = config::parse(&text)
-            .into_iter()
-            .rfind(|entry| entry.key == "core.worktree")
-            .and_then(|entry| entry.value);
-        value.map(|value| dir.join(value))
+        self::worktree(dir)
     } else {
         let below = dir.parent() == Some(&common.join("worktrees"));
         let text = std::fs::read_to_string(dir.join("gitdir"))

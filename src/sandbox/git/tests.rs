@@ -36,16 +36,21 @@ impl Place {
 
     /// The layout, what was found, and the warnings.
     fn secure(&self) -> (Layout, Git, Vec<String>) {
+        self.secured(&of_all(&self.0, |_| None))
+    }
+
+    fn secure_with(&self, of_all: &[PathBuf]) -> (Layout, Vec<String>) {
+        let (layout, _, warnings) = self.secured(of_all);
+        (layout, warnings)
+    }
+
+    fn secured(&self, of_all: &[PathBuf]) -> (Layout, Git, Vec<String>) {
         let mut layout = Layout::default();
         let workspace = self.at("ws");
         layout.bind(&workspace, Access::ReadWrite);
         let mut warnings = Vec::new();
-        let git = secure(
-            &mut layout,
-            std::slice::from_ref(&workspace),
-            &self.0,
-            &mut warnings,
-        );
+        let roots = std::slice::from_ref(&workspace);
+        let git = secure(&mut layout, roots, &self.0, of_all, &mut warnings);
         (layout, git, warnings)
     }
 
@@ -124,6 +129,55 @@ fn the_configured_hooks_path_and_included_files_are_read_only() {
     let (layout, _, warnings) = place.secure();
     assert!(layout.writable(&place.at("ws/src")));
     assert_eq!(warnings.len(), 1);
+}
+
+#[test]
+fn the_hooks_path_is_read_only_wherever_it_is_set() {
+    let place = Place::new("set");
+    place.git_dir("ws/.git");
+    place.write(
+        "ws/.git/config",
+        "[includeIf \"gitdir:x\"]\npath = ../one\n",
+    );
+    place.write("ws/one", "[include]\npath = two\n");
+    place.write("ws/two", "[include]\npath = one\n[core]\nhooksPath = h\n");
+    place.git_dir("ws/.git/modules/sub");
+    let config = "[core]\nworktree = ../../../deep/sub\nhooksPath = h\n";
+    place.write("ws/.git/modules/sub/config", config);
+    place.write("ws/.git/worktrees/w/commondir", "../..\n");
+    let named = format!("{}\n", place.at("ws/w/.git").display());
+    place.write("ws/.git/worktrees/w/gitdir", &named);
+    place.write(
+        "ws/.git/worktrees/w/config.worktree",
+        "[core]\nhooksPath = own\n",
+    );
+    place.write("ws/x/git/config", "[core]\nhooksPath = everywhere\n");
+    let xdg = place.at("ws/x");
+    let files = of_all(&place.0, |name| {
+        (name == "XDG_CONFIG_HOME").then(|| xdg.clone().into())
+    });
+    let (layout, warnings) = place.secure_with(&files);
+    for path in [
+        "one",
+        "two",
+        "h/x",
+        "deep/sub/h/x",
+        "deep/sub/everywhere/x",
+        "w/h/x",
+        "w/own/x",
+        "everywhere/x",
+        "x/git/config",
+    ] {
+        assert!(!layout.writable(&place.at("ws").join(path)), "{path}");
+    }
+    assert!(layout.writable(&place.at("ws/own/x")));
+    assert!(warnings.is_empty(), "{warnings:?}");
+    // The sandbox could change the link.
+    place.write("ws/two", "[core]\nhooksPath = link\n");
+    symlink("h", place.at("ws/link")).unwrap();
+    let (_, warnings) = place.secure_with(&[]);
+    let said = warnings.iter().filter(|line| line.contains("ws/link"));
+    assert_eq!(said.count(), 1, "{warnings:?}");
 }
 
 #[test]
