@@ -24,6 +24,7 @@ pub const ALL: &[Scenario] = &[
     scenario!(a_worktree_elsewhere_is_told_and_removed, ONCE),
     scenario!(nothing_keeps_it_from_being_removed, ONCE),
     scenario!(a_new_repository_is_told_with_its_hooks, ONCE),
+    scenario!(links_that_git_writes_through_are_told_and_removed, ONCE),
     scenario!(what_is_planted_for_a_submodule_is_told_and_removed, ONCE),
     scenario!(everyday_configuration_is_silent, ONCE),
 ];
@@ -296,6 +297,60 @@ fn a_new_repository_is_told_with_its_hooks(desk: &Desk) -> Result<()> {
             "{config}"
         );
         fs::remove_dir_all(desk.work.join(dir).join(".git"))?;
+    }
+    Ok(())
+}
+
+/// Ways to have a commit outside write into `~/.bashrc`, after a first one inside.
+const LINKS: [(&str, &str); 3] = [
+    (
+        "echo evil > .git/MERGE_MSG; ln -sf ~/.bashrc .git/COMMIT_EDITMSG",
+        ".git/COMMIT_EDITMSG",
+    ),
+    (
+        "git config user.name evil; ln -sf ~/.bashrc .git/logs/HEAD",
+        "logs/HEAD",
+    ),
+    (
+        "git config user.name evil; mv .git/logs .git/l; mkdir -p .git/logs; ln -s ~/.bashrc .git/logs/HEAD",
+        "logs/HEAD",
+    ),
+];
+
+fn links_that_git_writes_through_are_told_and_removed(desk: &Desk) -> Result<()> {
+    let bashrc = desk.home.join(".bashrc");
+    for (script, told) in LINKS {
+        for (wait, sandboxed) in [("", true), ("sleep 1; ", true), ("", false)] {
+            identity(desk)?;
+            init(desk)?;
+            git(
+                desk,
+                &desk.work,
+                &["commit", "-q", "--allow-empty", "-m", "x"],
+            )?;
+            fs::write(&bashrc, "mine\n")?;
+            if sandboxed {
+                let done = desk.shell(&[], &format!("{wait}{script}; {wait}:"))?;
+                ensure!(
+                    done.stderr.contains(told) && done.stderr.lines().count() == 1,
+                    "{script}: {done:?}"
+                );
+            } else {
+                let mut bash = desk.user("/bin/bash");
+                run(bash.args(["-c", script]).current_dir(&desk.work), LIMIT)?;
+            }
+            let mut commit = desk.user("git");
+            commit.args(["commit", "-q", "--allow-empty", "--no-edit"]);
+            if script.contains("logs") {
+                commit.args(["-m", "y"]);
+            }
+            run(
+                commit.env("GIT_EDITOR", "true").current_dir(&desk.work),
+                LIMIT,
+            )?;
+            let evil = fs::read_to_string(&bashrc)?.contains("evil");
+            ensure!(evil != sandboxed, "{script}: in the sandbox: {sandboxed}");
+        }
     }
     Ok(())
 }

@@ -7,13 +7,14 @@ mod peers;
 use std::collections::BTreeSet;
 use std::os::fd::{AsFd, BorrowedFd};
 use std::path::{Path, PathBuf};
-use std::time::{Duration, Instant};
+use std::time::{Duration, Instant, SystemTime};
 
 use anyhow::{Context, Result};
 use nix::errno::Errno;
 use nix::sys::inotify::{AddWatchFlags, InitFlags, Inotify, WatchDescriptor};
 
 use crate::sandbox::git::{self, Git, find};
+use crate::sandbox::layout::without_links;
 use file::Watched;
 use peers::{Kept, Peers, Record};
 
@@ -42,6 +43,8 @@ pub struct GitWatch {
     unseen: Vec<PathBuf>,
     /// The `.git` entries that were there at the start, and those that were told.
     places: BTreeSet<PathBuf>,
+    /// A little before the program runs: the kernel's clock for files is some milliseconds behind.
+    since: SystemTime,
     keep: bool,
     told: BTreeSet<String>,
     /// What other sandboxes know, until the program runs.
@@ -80,6 +83,7 @@ impl GitWatch {
             roots: git.roots.clone(),
             places: git.places.iter().cloned().collect(),
             unseen: git.unseen.clone(),
+            since: SystemTime::now() - Duration::from_millis(50),
             keep,
             told: BTreeSet::new(),
             // Without such a directory nothing is known of others.
@@ -231,6 +235,7 @@ impl GitWatch {
         }
         let made = (self.git_dirs.iter()).filter(|dir| dir.origin != Origin::Before);
         lines.extend(made.flat_map(|dir| self.hooks(dir)));
+        lines.extend(self.made_links());
         lines.retain(|line| self.told.insert(line.clone()));
         if !self.keep {
             let until = Instant::now() + PATIENCE;
@@ -242,7 +247,8 @@ impl GitWatch {
             }
             let made = (self.git_dirs.iter()).filter(|dir| dir.origin == Origin::Submodule);
             let hooks = made.flat_map(|dir| hooks(&dir.path));
-            for path in hooks.chain(self.links.iter().cloned()) {
+            let links = self.links.iter().filter(|path| path.is_symlink());
+            for path in hooks.chain(links.cloned()) {
                 if let Err(e) = file::remove(&path) {
                     let path = path.display();
                     lines.push(format!(
@@ -356,8 +362,50 @@ impl GitWatch {
         }
         if self.files.iter().any(|file| file.path == path) {
             self.watch_file(path)?;
+            return Ok(self.written(path, true));
         }
-        Ok(self.written(path, true))
+        let guarded = |dir: &GitDir| dir.path == parent && dir.origin != Origin::Made;
+        if self.git_dirs.iter().any(guarded) && find::is_written_through(path) {
+            return Ok(self.link(path).into_iter().collect());
+        }
+        Ok(Vec::new())
+    }
+
+    /// One that the program has made in a git directory.
+    fn link(&mut self, path: &Path) -> Option<String> {
+        // Those in the place of files and hooks are told as such.
+        let known = self.files.iter().map(|file| &file.path).chain(&self.links);
+        if known.into_iter().any(|known| known == path) || path.ends_with("hooks") {
+            return None;
+        }
+        let end = self.end();
+        let line = format!(
+            "{} is a link that was made in the sandbox: git writes to where it leads{end}",
+            path.display()
+        );
+        self.links.push(path.to_path_buf());
+        Some(line)
+    }
+
+    /// Those in all git directories. A repository that the program made was told as a whole.
+    fn made_links(&mut self) -> Vec<String> {
+        let mut lines = Vec::new();
+        let dirs = self
+            .git_dirs
+            .iter()
+            .filter(|dir| dir.origin != Origin::Made);
+        let dirs: Vec<PathBuf> = dirs.map(|dir| dir.path.clone()).collect();
+        for dir in dirs.iter().filter(|dir| without_links(dir).is_ok()) {
+            let (links, unseen) = find::links(dir, self.since);
+            lines.extend(links.iter().filter_map(|link| self.link(link)));
+            if unseen {
+                lines.push(format!(
+                    "{} cannot be looked through for links that were made in the sandbox: look at it before git writes there",
+                    dir.display()
+                ));
+            }
+        }
+        lines
     }
 
     /// Of one file.
