@@ -304,11 +304,11 @@ fn a_new_repository_is_told_with_its_hooks(desk: &Desk) -> Result<()> {
 /// Ways to have a commit outside write into `~/.bashrc`, after a first one inside.
 const LINKS: [(&str, &str); 3] = [
     (
-        "echo evil > .git/MERGE_MSG; ln -sf ~/.bashrc .git/COMMIT_EDITMSG",
+        "echo evil > .git/MERGE_MSG; rm -f .git/COMMIT_EDITMSG; ln -s ~/.bashrc .git/COMMIT_EDITMSG",
         ".git/COMMIT_EDITMSG",
     ),
     (
-        "git config user.name evil; ln -sf ~/.bashrc .git/logs/HEAD",
+        "git config user.name evil; rm -f .git/logs/HEAD; ln -s ~/.bashrc .git/logs/HEAD",
         "logs/HEAD",
     ),
     (
