@@ -14,6 +14,7 @@ pub const ALL: &[Scenario] = &[
     scenario!(a_link_in_a_repositorys_place_is_not_followed, ONCE),
     scenario!(what_another_sandbox_planted_is_not_the_users, ONCE),
     scenario!(hooks_are_read_only_wherever_their_path_is_set, ONCE),
+    scenario!(links_in_a_git_directory_are_told_and_removed, ONCE),
     scenario!(a_second_name_of_the_configuration_ends, ONCE),
 ];
 
@@ -187,5 +188,76 @@ fn hooks_are_read_only_wherever_their_path_is_set(desk: &Desk) -> Result<()> {
             ensure!(!(written && sandboxed), "{set}: what is included");
         }
     }
+    Ok(())
+}
+
+/// Each has git outside write into `~/victim`.
+const LINKS: [&str; 6] = [
+    "rm .git/logs/HEAD; ln -s ~/victim .git/logs/HEAD",
+    "ln -sf ~/victim .git/COMMIT_EDITMSG",
+    "ln -s ~/victim link; rm .git/logs/refs/heads/main; ln -s ../../../../link .git/logs/refs/heads/main",
+    "ln -sf ~/victim .git/FETCH_HEAD",
+    "rm -r .git/logs; mv .git/objects/old .git/logs",
+    "ln -s ~/victim .git/index.real; mv .git/index .git/i; ln -s index.real .git/index",
+];
+
+fn links_in_a_git_directory_are_told_and_removed(desk: &Desk) -> Result<()> {
+    let victim = desk.home.join("victim");
+    for plant in LINKS {
+        for sandboxed in [true, false] {
+            for left in ["origin", "project"] {
+                let _ = fs::remove_dir_all(desk.home.join(left));
+            }
+            identity(desk)?;
+            let origin = repository(desk, "origin")?;
+            repository(desk, "project")?;
+            let own = desk.work.join(".git/info/own");
+            symlink("/nowhere", &own)?;
+            // Made in an earlier sandbox, say.
+            fs::create_dir(desk.work.join(".git/objects/old"))?;
+            symlink(&victim, desk.work.join(".git/objects/old/HEAD"))?;
+            fs::write(&victim, "mine")?;
+            match sandboxed {
+                true => {
+                    let done = desk.shell(&[], plant)?;
+                    let lines = done.stderr.lines();
+                    let told = lines.filter(|line| line.contains("git writes to where it leads"));
+                    let links = plant.matches("ln -s").count();
+                    let expected = links - plant.matches("victim link").count();
+                    ensure!(told.count() == expected.max(1), "{plant}: {done:?}");
+                }
+                false => {
+                    let mut bash = desk.user("/bin/bash");
+                    run(bash.args(["-c", plant]), LIMIT)?;
+                }
+            }
+            fs::remove_file(&victim)?;
+            let url = origin.display().to_string();
+            for args in [
+                &["fetch", "-q", &url, "main"][..],
+                &["add", "-A"],
+                &["commit", "-q", "--allow-empty", "-m", "x"],
+                &["reset", "-q", "--hard", "HEAD"],
+            ] {
+                let mut git = desk.user("git");
+                run(git.args(args), LIMIT)?;
+            }
+            let written = victim.exists();
+            ensure!(written != sandboxed, "{plant}: in the sandbox: {sandboxed}");
+            ensure!(own.is_symlink(), "a link that was there is removed");
+        }
+    }
+    // Of a repository that the sandbox makes only those that lead out; none where nothing was planted.
+    fs::remove_dir_all(desk.work.join(".git"))?;
+    let script =
+        "git init -q .; ln -s ../x .git/ORIG_HEAD; ln -s ~/victim .git/FETCH_HEAD; sleep 0.5";
+    let done = desk.shell(&[], script)?;
+    ensure!(
+        done.stderr.lines().count() == 2 && done.stderr.contains("FETCH_HEAD is a link"),
+        "{done:?}"
+    );
+    let there =
+        ["ORIG_HEAD", "FETCH_HEAD"].map(|name| desk.work.join(".git").join(name).is_symlink());
+    ensure!(there == [true, false], "{there:?}");
     Ok(())
 }

@@ -3,10 +3,8 @@
 use std::collections::VecDeque;
 use std::fs::File;
 use std::io::Read;
-use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Component, Path, PathBuf};
-use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use nix::unistd::{AccessFlags, access, getuid};
 
@@ -19,9 +17,6 @@ const DIRECTORIES: usize = 2000;
 const ASIDE: &[&str] = &[".venv", "__pycache__", "node_modules", "target", "venv"];
 const ASIDE_DEPTH: usize = 2;
 const ASIDE_DIRECTORIES: usize = 200;
-
-/// Those with the names of branches are many, in some repositories; it is at the end.
-const LINKS_DIRECTORIES: usize = 20_000;
 
 #[derive(Debug, Default)]
 pub struct Found {
@@ -149,49 +144,6 @@ pub fn modules(git_dir: &Path) -> Modules {
         }
     }
     found
-}
-
-/// Links in the git directory `dir` that were made since, and whether there may be more. Git writes through them what it is
-/// given: a message prepared in `MERGE_MSG` to where `COMMIT_EDITMSG` leads. Among objects it does not.
-pub fn links(dir: &Path, since: SystemTime) -> (Vec<PathBuf>, bool) {
-    let since = since.duration_since(UNIX_EPOCH).unwrap_or_default();
-    let mut found = Vec::new();
-    let mut unseen = false;
-    let mut looked = 0;
-    let mut waiting = VecDeque::from([dir.to_path_buf()]);
-    while let Some(at) = waiting.pop_front() {
-        looked += 1;
-        let Some(entries) = at.read_dir().ok().filter(|_| looked <= LINKS_DIRECTORIES) else {
-            unseen = true;
-            continue;
-        };
-        for path in entries.flatten().map(|entry| entry.path()) {
-            let Ok(meta) = path.symlink_metadata() else {
-                continue;
-            };
-            let apart = at == dir
-                && ["objects", "modules"]
-                    .iter()
-                    .any(|name| path.ends_with(name));
-            let changed = Duration::new(meta.ctime() as u64, meta.ctime_nsec() as u32);
-            if meta.is_dir() && !apart {
-                waiting.push_back(path);
-            } else if changed >= since && is_written_through(&path) {
-                found.push(path);
-            }
-        }
-    }
-    (found, unseen)
-}
-
-/// Whether git could write to where the link leads. Not so `HEAD` as a link, a form of older times, and Emacs' locks.
-pub fn is_written_through(path: &Path) -> bool {
-    let lock = path
-        .file_name()
-        .is_some_and(|name| name.as_bytes().starts_with(b".#"));
-    let head = path.ends_with("HEAD") && !path.ends_with("logs/HEAD");
-    let target = path.read_link();
-    !lock && target.is_ok_and(|target| !(head && target.starts_with("refs")))
 }
 
 /// Whether a `core.worktree` in the configuration of the git directory `dir` has git write elsewhere than into a worktree

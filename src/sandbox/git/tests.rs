@@ -359,29 +359,3 @@ fn repositories_lie_in_directories_of_packages_too() {
     assert!(git.dirs.contains(&place.at("ws/node_modules/n299/.git")));
     assert!(warnings.is_empty(), "{warnings:?}");
 }
-
-#[test]
-fn young_links_in_a_git_directory_are_found() {
-    let place = Place::new("links");
-    let dir = place.git_dir("ws/.git");
-    fs::create_dir_all(dir.join("logs/refs")).unwrap();
-    fs::create_dir_all(dir.join("objects/aa")).unwrap();
-    for (link, target) in [
-        ("HEAD-old", "HEAD"),
-        ("logs/HEAD", "refs"),
-        ("logs/refs/x", "/x"),
-        ("objects/aa/x", "/x"),
-        (".#COMMIT_EDITMSG", "me@here"),
-    ] {
-        symlink(target, dir.join(link)).unwrap();
-    }
-    fs::remove_file(dir.join("HEAD")).unwrap();
-    symlink("refs/heads/main", dir.join("HEAD")).unwrap();
-    let hour = std::time::Duration::from_secs(3600);
-    let now = std::time::SystemTime::now();
-    let (mut links, unseen) = find::links(&dir, now - hour);
-    links.sort();
-    let expected = ["HEAD-old", "logs/HEAD", "logs/refs/x"].map(|link| dir.join(link));
-    assert!(links == expected && !unseen, "{links:?}");
-    assert!(find::links(&dir, now + hour).0.is_empty());
-}

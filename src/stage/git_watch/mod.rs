@@ -2,20 +2,21 @@
 //! and editors run git meanwhile, and is taken out at the end.
 
 mod file;
+mod links;
 mod peers;
 
 use std::collections::BTreeSet;
 use std::os::fd::{AsFd, BorrowedFd};
 use std::path::{Path, PathBuf};
-use std::time::{Duration, Instant, SystemTime};
+use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result};
 use nix::errno::Errno;
 use nix::sys::inotify::{AddWatchFlags, InitFlags, Inotify, WatchDescriptor};
 
 use crate::sandbox::git::{self, Git, find};
-use crate::sandbox::layout::without_links;
 use file::Watched;
+use links::{Link, Links};
 use peers::{Kept, Peers, Record};
 
 /// Files of a git directory that git takes its configuration from; the last one names another git directory.
@@ -34,6 +35,8 @@ pub struct GitWatch {
     watches: Vec<(WatchDescriptor, PathBuf)>,
     files: Vec<Watched>,
     git_dirs: Vec<GitDir>,
+    /// Of each of them that lies in no other.
+    inside: Vec<(Links, Origin)>,
     /// Directories in which those of submodules are made, and the git directories that they belong to.
     ways: Vec<(PathBuf, PathBuf)>,
     /// Links that the program has put in their place.
@@ -43,8 +46,6 @@ pub struct GitWatch {
     unseen: Vec<PathBuf>,
     /// The `.git` entries that were there at the start, and those that were told.
     places: BTreeSet<PathBuf>,
-    /// A little before the program runs: the kernel's clock for files is some milliseconds behind.
-    since: SystemTime,
     keep: bool,
     told: BTreeSet<String>,
     /// What other sandboxes know, until the program runs.
@@ -78,12 +79,12 @@ impl GitWatch {
             watches: Vec::new(),
             files: Vec::new(),
             git_dirs: Vec::new(),
+            inside: Vec::new(),
             ways: Vec::new(),
             links: Vec::new(),
             roots: git.roots.clone(),
             places: git.places.iter().cloned().collect(),
             unseen: git.unseen.clone(),
-            since: SystemTime::now() - Duration::from_millis(50),
             keep,
             told: BTreeSet::new(),
             // Without such a directory nothing is known of others.
@@ -235,7 +236,7 @@ impl GitWatch {
         }
         let made = (self.git_dirs.iter()).filter(|dir| dir.origin != Origin::Before);
         lines.extend(made.flat_map(|dir| self.hooks(dir)));
-        lines.extend(self.made_links());
+        lines.extend(self.links());
         lines.retain(|line| self.told.insert(line.clone()));
         if !self.keep {
             let until = Instant::now() + PATIENCE;
@@ -331,7 +332,68 @@ impl GitWatch {
             path: dir.to_path_buf(),
             origin,
         });
+        let covers = |known: &Path| {
+            let below = dir.strip_prefix(known);
+            below.is_ok_and(|below| !below.starts_with("modules"))
+        };
+        if !self.inside.iter().any(|(links, _)| covers(&links.dir)) {
+            let links = match origin {
+                Origin::Before => Links::new(dir),
+                _ => Links::made(dir),
+            };
+            self.inside.push((links, origin));
+        }
         Ok(())
+    }
+
+    /// Whether git outside must not come upon a link. A repository of the program's own making may have links, as those
+    /// of some tools do, to what the program can write in any case.
+    fn is_planted(&self, links: &Links, origin: Origin, link: &Link) -> bool {
+        let path = links.dir.join(&link.path);
+        let told = self.files.iter().any(|file| file.path == path);
+        let out = || links::leads_out(&links.dir, link, &self.roots);
+        !told && (origin != Origin::Made || out())
+    }
+
+    fn planted(&self, links: &Links, link: &Link) -> String {
+        format!(
+            "{} is a link that was made in the sandbox, to {}: git writes to where it leads{}",
+            links.dir.join(&link.path).display(),
+            link.target.display(),
+            self.end()
+        )
+    }
+
+    /// Tells the links that were planted, and takes them out.
+    fn links(&self) -> Vec<String> {
+        let mut lines = Vec::new();
+        for (links, origin) in &self.inside {
+            let found = links.planted();
+            if found.cut {
+                lines.push(format!(
+                    "{} has become too large to be looked through: git writes to where links in it lead",
+                    links.dir.display()
+                ));
+            }
+            for link in &found.links {
+                if !self.is_planted(links, *origin, link) {
+                    continue;
+                }
+                lines.push(self.planted(links, link));
+                if self.keep {
+                    continue;
+                }
+                if let Err(e) = links.remove(link) {
+                    let path = links.dir.join(&link.path);
+                    lines.push(format!(
+                        "cannot remove {}: {}: look at it before git runs there",
+                        path.display(),
+                        e.desc()
+                    ));
+                }
+            }
+        }
+        lines
     }
 
     fn happened(&mut self, path: &Path) -> Result<Vec<String>> {
@@ -364,48 +426,13 @@ impl GitWatch {
             self.watch_file(path)?;
             return Ok(self.written(path, true));
         }
-        let guarded = |dir: &GitDir| dir.path == parent && dir.origin != Origin::Made;
-        if self.git_dirs.iter().any(guarded) && find::is_written_through(path) {
-            return Ok(self.link(path).into_iter().collect());
-        }
-        Ok(Vec::new())
-    }
-
-    /// One that the program has made in a git directory.
-    fn link(&mut self, path: &Path) -> Option<String> {
-        // Those in the place of files and hooks are told as such.
-        let known = self.files.iter().map(|file| &file.path).chain(&self.links);
-        if known.into_iter().any(|known| known == path) || path.ends_with("hooks") {
-            return None;
-        }
-        let end = self.end();
-        let line = format!(
-            "{} is a link that was made in the sandbox: git writes to where it leads{end}",
-            path.display()
-        );
-        self.links.push(path.to_path_buf());
-        Some(line)
-    }
-
-    /// Those in all git directories. A repository that the program made was told as a whole.
-    fn made_links(&mut self) -> Vec<String> {
         let mut lines = Vec::new();
-        let dirs = self
-            .git_dirs
-            .iter()
-            .filter(|dir| dir.origin != Origin::Made);
-        let dirs: Vec<PathBuf> = dirs.map(|dir| dir.path.clone()).collect();
-        for dir in dirs.iter().filter(|dir| without_links(dir).is_ok()) {
-            let (links, unseen) = find::links(dir, self.since);
-            lines.extend(links.iter().filter_map(|link| self.link(link)));
-            if unseen {
-                lines.push(format!(
-                    "{} cannot be looked through for links that were made in the sandbox: look at it before git writes there",
-                    dir.display()
-                ));
-            }
+        for (links, origin) in self.inside.iter().filter(|(links, _)| links.dir == parent) {
+            let link = path.file_name().and_then(|name| links.at(name));
+            let link = link.filter(|link| self.is_planted(links, *origin, link));
+            lines.extend(link.map(|link| self.planted(links, &link)));
         }
-        lines
+        Ok(lines)
     }
 
     /// Of one file.
