@@ -125,7 +125,7 @@ pub fn is_job_of_a_shell() -> bool {
 /// Returns when it is continued; at once where the kernel does not stop an orphaned process group.
 pub fn stop_self(by: Signal) -> nix::Result<()> {
     let set = SigSet::from(by);
-    // SAFETY: raise(3) on this thread, of which this program has only one.
+    // SAFETY: raise(3) is for this thread, whose mask counts; the whole process stops.
     if unsafe { libc::raise(by as libc::c_int) } != 0 {
         return Err(Errno::last());
     }

@@ -41,7 +41,7 @@ enum End {
 /// Runs until the program has ended; gives the exit status.
 pub fn supervise(mut running: Running, prepared: &Prepared, around: &Surroundings) -> Result<i32> {
     let end = watch(&mut running, prepared, around);
-    let mut watching = std::mem::take(&mut running.watching);
+    let watching = std::mem::take(&mut running.watching);
     let mut live = running.live.take();
     let control = running.control.take();
     let untried = running.control_at.is_some();

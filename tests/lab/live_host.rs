@@ -10,17 +10,19 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, Result, ensure};
 use nix::sys::signal::{Signal, kill};
 
-use crate::harness::command::tool;
+use crate::harness::command::{run, tool};
 use crate::harness::desk::{LIMIT, replace};
 use crate::harness::live::Live;
 use crate::harness::nameserver::WHO;
 use crate::harness::network::{another_desk, another_host, here, sysctl};
+use crate::harness::running::{Sandbox, json};
 use crate::harness::{Desk, ONCE, Scenario, eventually, scenario};
 use crate::readme::README;
 
 pub const ALL: &[Scenario] = &[
     scenario!(a_second_network_is_blocked, crate::harness::EVERYONE),
     scenario!(a_stopped_job_is_followed, crate::harness::EVERYONE),
+    scenario!(files_do_not_keep_it_from_following, ONCE),
     scenario!(a_rotated_prefix_is_blocked_with_its_site),
     scenario!(a_vpn_in_another_table_is_blocked),
     scenario!(a_link_that_was_lost_comes_back),
@@ -121,6 +123,36 @@ fn a_stopped_job_is_followed(desk: &Desk) -> Result<()> {
     live.blocked(&[first, second])?;
     the_rest_goes_on(&mut live)?;
     silent(live)
+}
+
+/// What the program does to files that are watched, such as what would be waited for, or much of it.
+fn files_do_not_keep_it_from_following(desk: &Desk) -> Result<()> {
+    before(desk)?;
+    run(
+        desk.user("git")
+            .args(["init", "-q"])
+            .current_dir(&desk.work),
+        LIMIT,
+    )?
+    .ok()?;
+    let sandbox = Sandbox::start(desk, &[])?;
+    let new = "tcp/198.51.1.10/80";
+    sandbox.ask(
+        "sleep 0.6; mkdir -p .git/modules/x; mkfifo .git/modules/x/{commondir,HEAD,config} .git/commondir; \
+         mkdir -p .git/modules/big; (cd .git/modules/big; seq 30000 | xargs touch); \
+         (while :; do mkdir .git/modules/z; rmdir .git/modules/z; done) >/dev/null 2>&1 & sleep 1",
+    )?;
+    ensure!(sandbox.reaches(new)?);
+    here("link add second type bridge\nlink set second up\naddr add 198.51.1.50/24 dev second\n")?;
+    eventually("the new network is blocked", Duration::from_secs(5), || {
+        (!sandbox.reaches(new).ok()?).then_some(())
+    })?;
+    json(desk, &["status"])?;
+    let begin = Instant::now();
+    sandbox.stop()?;
+    let took = begin.elapsed();
+    ensure!(took < LIMIT, "its end took {took:?}");
+    Ok(())
 }
 
 fn a_rotated_prefix_is_blocked_with_its_site(desk: &Desk) -> Result<()> {
@@ -381,7 +413,8 @@ fn the_supervisor_sleeps_while_nothing_changes(desk: &Desk) -> Result<()> {
         .spawn()?;
     strace.wait()?;
     let calls = fs::read_to_string(path)?;
-    ensure!(calls.lines().count() <= 1, "it is not asleep: {calls}");
+    // One of it, and one of the thread that watches files.
+    ensure!(calls.lines().count() <= 2, "it is not asleep: {calls}");
     the_rest_goes_on(&mut live)?;
     silent(live)
 }

@@ -51,12 +51,9 @@ fn sleep(running: &Running, deadline: Option<Instant>) -> Result<Vec<RawFd>> {
         let left = at.saturating_duration_since(Instant::now()) + Duration::from_millis(1);
         PollTimeout::try_from(left).unwrap_or(PollTimeout::MAX)
     });
-    let started = running.start_by.is_none();
-    let watching = running.watching.fds();
     // The loop looks at these in every turn.
     let mut fds = vec![running.gate.as_fd(), running.signals.as_fd()];
     fds.extend(running.inner.iter().map(AsFd::as_fd));
-    fds.extend(watching.iter().filter(|_| started));
     let looked_at = fds.len();
     let fds = fds.into_iter().map(|fd| (fd, PollFlags::POLLIN));
     let live = live(running).into_iter().flat_map(Live::interests);
