@@ -10,13 +10,9 @@ pub mod runs;
 
 use std::collections::BTreeSet;
 use std::ffi::OsString;
-use std::fs::OpenOptions;
-use std::io::Read;
-use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result, anyhow, ensure};
-use nix::libc;
 
 use super::layout::{Access, Layout};
 use super::protect::{pin, protect};
@@ -37,8 +33,6 @@ pub struct Git {
 
 /// How deep git follows included files (`MAX_INCLUDE_DEPTH` in its config.c).
 const INCLUDES: usize = 10;
-/// A longer configuration is not looked at.
-const MAX: u64 = 1 << 20;
 
 /// Configurations that git reads in every repository; those that are where git looks for them unasked are there.
 /// `variable` gives environment variables.
@@ -188,7 +182,7 @@ impl All<'_> {
                 self.read_only(&linked.join("commondir"));
                 self.modules(&linked);
                 self.git.dirs.extend(linked.canonicalize().ok());
-                let back = read(&linked.join("gitdir"));
+                let back = find::read(&linked.join("gitdir"));
                 let back = back.and_then(|text| Some(text_path(&text)?.parent()?.to_path_buf()));
                 if let Some(worktree) = back {
                     self.configured(dir, &linked, &linked.join(worktree));
@@ -224,7 +218,7 @@ impl All<'_> {
                 continue;
             }
             let below = file.parent().unwrap_or(&worktree);
-            for entry in config::parse(&read(&file).unwrap_or_default()) {
+            for entry in config::parse(&find::read(&file).unwrap_or_default()) {
                 let included = includes(&entry.key);
                 // githooks(5): relative to where hooks run.
                 let base = match included {
@@ -271,19 +265,6 @@ fn includes(key: &str) -> bool {
     key == "include.path" || key.starts_with("includeif.") && key.ends_with(".path")
 }
 
-/// A regular file. Another sandbox may have put anything in its place, a FIFO say.
-fn read(file: &Path) -> Option<Vec<u8>> {
-    let mut options = OpenOptions::new();
-    options.read(true).custom_flags(libc::O_NONBLOCK);
-    let file = options.open(file).ok()?;
-    if !file.metadata().ok()?.is_file() {
-        return None;
-    }
-    let mut text = Vec::new();
-    file.take(MAX).read_to_end(&mut text).ok()?;
-    Some(text)
-}
-
 fn text_path(text: &[u8]) -> Option<PathBuf> {
     std::str::from_utf8(text)
         .ok()
@@ -292,7 +273,7 @@ fn text_path(text: &[u8]) -> Option<PathBuf> {
 
 /// The worktree that the configuration of a git directory names, as that of a submodule does.
 fn worktree(dir: &Path) -> Option<PathBuf> {
-    let text = read(&dir.join("config"))?;
+    let text = find::read(&dir.join("config"))?;
     let named = config::parse(&text)
         .into_iter()
         .rfind(|entry| entry.key == runs::WORKTREE);
@@ -301,8 +282,8 @@ fn worktree(dir: &Path) -> Option<PathBuf> {
 
 /// The directory that a `.git` file names (gitrepository-layout(5)), resolved.
 pub fn named(file: &Path) -> Result<PathBuf> {
-    let text =
-        std::fs::read_to_string(file).with_context(|| format!("cannot read {}", file.display()))?;
+    let text = find::read(file).with_context(|| format!("cannot read {}", file.display()))?;
+    let text = String::from_utf8_lossy(&text);
     let dir = text
         .strip_prefix("gitdir:")
         .with_context(|| format!("{} names no git directory", file.display()))?;
@@ -314,12 +295,11 @@ pub fn named(file: &Path) -> Result<PathBuf> {
 /// The directory that has hooks and configuration of the git directory `dir`, resolved.
 fn common(dir: &Path) -> Result<PathBuf> {
     let file = dir.join("commondir");
-    match std::fs::read_to_string(&file) {
-        Ok(text) => dir
-            .join(text.trim())
-            .canonicalize()
+    match find::read(&file) {
+        Some(text) => text_path(&text)
+            .and_then(|named| dir.join(named).canonicalize().ok())
             .with_context(|| format!("{} names no directory", file.display())),
-        Err(_) => Ok(dir.to_path_buf()),
+        None => Ok(dir.to_path_buf()),
     }
 }
 
@@ -337,10 +317,8 @@ fn points_back(dir: &Path, common: &Path, worktree: &Path) -> Result<()> {
         self::worktree(dir)
     } else {
         let below = dir.parent() == Some(&common.join("worktrees"));
-        let text = std::fs::read_to_string(dir.join("gitdir"))
-            .ok()
-            .filter(|_| below);
-        text.and_then(|text| dir.join(text.trim()).parent().map(Path::to_path_buf))
+        let text = find::read(&dir.join("gitdir")).filter(|_| below);
+        text.and_then(|text| Some(dir.join(text_path(&text)?).parent()?.to_path_buf()))
     };
     let back = back.and_then(|back| back.canonicalize().ok());
     ensure!(

@@ -359,3 +359,21 @@ fn repositories_lie_in_directories_of_packages_too() {
     assert!(git.dirs.contains(&place.at("ws/node_modules/n299/.git")));
     assert!(warnings.is_empty(), "{warnings:?}");
 }
+
+#[test]
+fn what_never_ends_is_not_read() {
+    let place = Place::new("fifo");
+    let module = place.git_dir("ws/.git/modules/a");
+    place.git_dir("ws/.git");
+    let fifo = |path: &Path| {
+        let _ = fs::remove_file(path);
+        nix::unistd::mkfifo(path, nix::sys::stat::Mode::S_IRWXU).unwrap();
+    };
+    for path in ["config", "commondir", "worktrees/x/gitdir"] {
+        place.write("ws/.git/worktrees/x/commondir", "../..");
+        fifo(&place.at("ws/.git").join(path));
+    }
+    assert_eq!(place.secure().1.dirs.len(), 3);
+    fifo(&module.join("HEAD"));
+    assert_eq!(place.secure().1.dirs.len(), 2);
+}
