@@ -1,13 +1,15 @@
 //! The file of `[log] file`: a line of JSON for each new destination, and one at the end.
 
-use std::fs::{File, OpenOptions};
+use std::fs::File;
 use std::io::{self, Write};
-use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
+use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::time::{Instant, SystemTime};
 
 use anyhow::{Context, Result, ensure};
-use nix::libc;
+use nix::errno::Errno;
+use nix::fcntl::{AT_FDCWD, OFlag, OpenHow, ResolveFlag, openat2};
+use nix::sys::stat::Mode;
 use nix::unistd::Uid;
 use serde::Serialize;
 
@@ -57,18 +59,24 @@ impl LogFile {
     /// is ours alone, under no other name, and no link.
     pub fn open(path: &Path, uid: Uid) -> Result<Self> {
         let failed = || format!("[log] file: cannot write {}", path.display());
-        let file = OpenOptions::new()
-            .append(true)
-            .create(true)
-            .mode(0o600)
-            // Non-blocking: a FIFO is refused instead of waited for.
-            .custom_flags(libc::O_NOFOLLOW | libc::O_NONBLOCK | libc::O_NOCTTY)
-            .open(path)
-            .map_err(|e| match e.raw_os_error() {
-                Some(libc::ELOOP) => io::Error::other("it is a symbolic link"),
-                _ => e,
+        // Non-blocking: a FIFO is refused instead of waited for. Another sandbox may be able to put a link on the way.
+        let flags = OFlag::O_WRONLY
+            | OFlag::O_APPEND
+            | OFlag::O_CREAT
+            | OFlag::O_NONBLOCK
+            | OFlag::O_NOCTTY
+            | OFlag::O_CLOEXEC;
+        let how = OpenHow::new()
+            .flags(flags)
+            .mode(Mode::S_IRUSR | Mode::S_IWUSR)
+            .resolve(ResolveFlag::RESOLVE_NO_SYMLINKS);
+        let file = openat2(AT_FDCWD, path, how)
+            .map_err(|e| match e {
+                Errno::ELOOP => io::Error::other("there is a symbolic link"),
+                _ => e.into(),
             })
             .with_context(failed)?;
+        let file = File::from(file);
         let meta = file.metadata().with_context(failed)?;
         ensure!(
             meta.is_file(),
@@ -225,6 +233,10 @@ mod tests {
         symlink(place.join("elsewhere"), &link).unwrap();
         refused(&link, "symbolic link");
         assert!(!place.join("elsewhere").exists());
+        fs::create_dir(place.join("dir")).unwrap();
+        symlink("dir", place.join("way")).unwrap();
+        refused(&place.join("way/log"), "symbolic link");
+        assert!(!place.join("dir/log").exists());
         fs::write(&shared, "").unwrap();
         fs::set_permissions(&shared, fs::Permissions::from_mode(0o666)).unwrap();
         refused(&shared, "mode 0666");
@@ -239,7 +251,7 @@ mod tests {
 
     #[test]
     fn a_full_disk_is_said_once() {
-        let full = OpenOptions::new().append(true).open("/dev/full").unwrap();
+        let full = File::options().append(true).open("/dev/full").unwrap();
         let mut log = LogFile {
             path: "/dev/full".into(),
             file: Some(full),

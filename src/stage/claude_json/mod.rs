@@ -7,7 +7,6 @@ mod merge;
 mod side;
 
 use std::ffi::OsStr;
-use std::fs::File;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
@@ -16,7 +15,7 @@ use anyhow::{Context, Result};
 use nix::errno::Errno;
 use nix::sys::inotify::{AddWatchFlags, InitFlags, Inotify};
 
-use crate::sandbox::layout::resolve;
+use crate::sandbox::layout::{open_without_links, resolve};
 use side::Side;
 
 /// What a writer does in several steps is carried over once.
@@ -42,7 +41,8 @@ impl ClaudeJson {
         // Often a link into a directory of dotfiles.
         let real = resolve(&path).ok()?;
         let host = Side {
-            dir: File::open(real.parent()?).ok()?.into(),
+            // Another sandbox may be able to put a link there meanwhile.
+            dir: open_without_links(real.parent()?).ok()?,
             name: real.file_name()?.into(),
         };
         let text = host.read()?;
