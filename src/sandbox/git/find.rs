@@ -168,6 +168,10 @@ pub fn modules(git_dir: &Path) -> Modules {
 /// Whether a `core.worktree` in the configuration of the git directory `dir` has git write elsewhere than into a worktree
 /// below `roots`. That of a submodule lies there; a git directory in its place would have its hooks written.
 pub fn strays(dir: &Path, worktree: &str, roots: &[PathBuf]) -> bool {
+    // No system call takes a longer one (PATH_MAX), and git neither.
+    if worktree.len() >= 4096 {
+        return true;
+    }
     let path = dir.join(worktree);
     let there = path
         .ancestors()

@@ -1,5 +1,7 @@
 //! Which variables of a git configuration make git execute a program, or take what it executes from elsewhere.
 
+use std::collections::HashSet;
+
 use super::config::{self, Entry};
 
 /// Variables whose value is a command line, a program, or a directory or file that programs are taken from
@@ -123,9 +125,10 @@ pub fn added<'a>(
 ) -> Vec<&'a Entry> {
     let elsewhere =
         |entry: &Entry| entry.key == WORKTREE && entry.value.as_deref().is_some_and(strays);
+    let before: HashSet<_> = before.iter().map(said).collect();
     now.iter()
         .filter(|entry| runs(entry) || elsewhere(entry))
-        .filter(|entry| !before.iter().any(|old| said(old) == said(entry)))
+        .filter(|entry| !before.contains(&said(entry)))
         .collect()
 }
 
@@ -179,9 +182,11 @@ fn without(text: &[u8], added: &[&Entry], back: &[Entry], now: &[Entry]) -> Vec<
         at = entry.span.end;
     }
     kept.extend_from_slice(&text[at..]);
-    let replaced = back.iter().filter(|old| {
-        added.iter().any(|new| new.key == old.key) && !now.iter().any(|new| said(new) == said(old))
-    });
+    let keys: HashSet<&str> = added.iter().map(|new| &*new.key).collect();
+    let now: HashSet<_> = now.iter().map(said).collect();
+    let replaced = back
+        .iter()
+        .filter(|old| keys.contains(&*old.key) && !now.contains(&said(old)));
     for old in replaced {
         if kept.last().is_some_and(|byte| *byte != b'\n') {
             kept.push(b'\n');

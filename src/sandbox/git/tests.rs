@@ -310,6 +310,9 @@ fn a_worktree_is_below_the_workspace_and_no_git_directory() {
         assert!(strays(&module, value), "{value}");
     }
     assert!(!strays(&main, "..") && strays(&main, "."));
+    // As long as git takes, and one that is longer.
+    assert!(!strays(&main, &format!("../{}x", "a/".repeat(2000))));
+    assert!(strays(&main, &format!("../{}x", "a/".repeat(200_000))));
 }
 
 #[test]

@@ -21,6 +21,9 @@ use crate::sandbox::layout::open_without_links;
 
 /// A longer configuration is not looked at, and told.
 const MAX: u64 = 1 << 20;
+/// So many variables of a file are told, and so much of a value, in characters.
+const SAID: usize = 20;
+const SHOWN: usize = 200;
 
 /// A configuration file, as it was before the program ran.
 #[derive(Debug)]
@@ -144,10 +147,17 @@ impl Watched {
             };
             format!("{path} was written in the sandbox and git refuses it: what other programs execute of it is not known{end}")
         });
-        runs::added(&self.before, &now.entries, &|value| self.strays(value))
+        let added = runs::added(&self.before, &now.entries, &|value| self.strays(value));
+        let more = (added.len() > SAID).then(|| {
+            format!("{path}: more than {SAID} variables that git executes were written in the sandbox{end}")
+        });
+        added
             .into_iter()
+            .take(SAID)
             .map(|entry| {
                 let value = entry.value.as_deref().unwrap_or_default();
+                let short: String = value.chars().take(SHOWN).collect();
+                let value = if short == value { short } else { short + "…" };
                 let does = match entry.key.as_str() {
                     runs::WORKTREE => "writes there",
                     _ => "executes it",
@@ -157,6 +167,7 @@ impl Watched {
                     entry.key
                 )
             })
+            .chain(more)
             .chain(refused)
             .collect()
     }
@@ -433,5 +444,20 @@ mod tests {
         assert!(watched.written(false, true).is_empty());
         assert!(watched.undo(Instant::now()).unwrap().is_empty());
         assert_eq!(fs::read_to_string(other.join("config")).unwrap(), PLANTED);
+    }
+
+    #[test]
+    fn what_is_told_is_short() {
+        let dir = Scratch::new();
+        let path = dir.join("config");
+        fs::write(&path, "").unwrap();
+        let watched = Watched::new(path.clone(), &Peers::default(), &[]);
+        let many: String = (0..1000).map(|n| format!("a{n} = !x\n")).collect();
+        let long = format!("[alias]\nlong = !{}\n", "x".repeat(100_000));
+        fs::write(&path, long + &many).unwrap();
+        let lines = watched.written(false, true);
+        assert_eq!(lines.len(), SAID + 1);
+        assert!(lines.iter().all(|line| line.len() < 500), "{lines:?}");
+        assert!(lines[SAID].contains("more than"), "{lines:?}");
     }
 }

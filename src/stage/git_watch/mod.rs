@@ -15,6 +15,7 @@ use nix::errno::Errno;
 use nix::sys::inotify::{AddWatchFlags, InitFlags, Inotify, WatchDescriptor};
 
 use crate::sandbox::git::{self, Git, find};
+use crate::stage::say;
 use file::Watched;
 use links::{Link, Links};
 use peers::{Kept, Peers, Record};
@@ -112,7 +113,13 @@ impl GitWatch {
         let known = watch.files.iter().filter_map(Watched::known).collect();
         let record = Record::new(git.roots.iter().chain(&git.dirs), known);
         if let Some(peers) = watch.peers.take() {
-            watch.record = peers.keep(&record)?;
+            // Without it other sandboxes know less, and this one is watched all the same.
+            watch.record = peers.keep(&record).unwrap_or_else(|e| {
+                say(&format!(
+                    "{e:#}: other sandboxes in this workspace will take what this one writes to git's configuration for yours"
+                ));
+                None
+            });
         }
         Ok(watch)
     }

@@ -24,6 +24,9 @@ use crate::config::directories;
 
 /// Below the run-time directory.
 const NAME: &str = "git";
+/// Of configuration in one record, in bytes: a sandbox may have filled repositories with it, and memory is what the
+/// run-time directory is made of.
+const MAX: usize = 1 << 20;
 /// One that is being written.
 const NEW: &str = ".new";
 /// Another launcher is at it for some milliseconds.
@@ -64,9 +67,17 @@ pub struct Record {
 impl Record {
     pub fn new<'a>(roots: impl Iterator<Item = &'a PathBuf>, files: Vec<Known>) -> Self {
         let roots = roots.map(|root| root.as_os_str().as_bytes().to_vec());
+        let mut left = MAX;
+        // A baseline that is not there is taken for one that is not known.
+        let fit = |known: &Known| {
+            let length = known.text.as_ref().map_or(0, Vec::len);
+            let fits = length <= left;
+            left -= if fits { length } else { 0 };
+            fits
+        };
         Self {
             roots: roots.collect(),
-            files,
+            files: files.into_iter().filter(fit).collect(),
         }
     }
 }
@@ -193,6 +204,21 @@ fn record(path: &Path) -> Option<Record> {
 mod tests {
     use super::*;
     use crate::scratch::Scratch;
+
+    #[test]
+    fn a_record_has_its_bound() {
+        let dir = Scratch::new();
+        let id = Id::of(File::open(&*dir).unwrap()).unwrap();
+        let known = |length: usize| Known {
+            dir: id,
+            name: length.to_string(),
+            text: Some(vec![b' '; length]),
+        };
+        let files = [10, MAX, MAX - 10, 1].map(known).into();
+        let record = Record::new(std::iter::empty(), files);
+        let names: Vec<&str> = record.files.iter().map(|known| &*known.name).collect();
+        assert_eq!(names, ["10", &(MAX - 10).to_string()]);
+    }
 
     #[test]
     fn a_baseline_is_that_of_the_first_sandbox() {
