@@ -1,6 +1,6 @@
 //! `verify`: starts a sandbox as a user would and has the battery run in it.
 
-use std::ffi::{OsStr, OsString};
+use std::ffi::OsString;
 use std::io::Read;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
@@ -16,7 +16,8 @@ use super::report::{Check, Report, coloured, json, put};
 use super::services::{Caller, Services};
 use crate::dns::resolv::Resolv;
 use crate::launch::BATTERY_FLAG;
-use crate::sandbox::programs;
+use crate::sandbox::layout::resolve;
+use crate::sandbox::tools::{Tool, Tools};
 use crate::stage::prepare;
 
 const PROGRAM: &str = "claude-isolated";
@@ -87,13 +88,25 @@ fn program(own: &Path) -> Result<PathBuf> {
         return Ok(beside);
     }
     let path = std::env::var_os("PATH").unwrap_or_default();
-    let cwd = std::env::current_dir().context("the current directory cannot be used")?;
-    programs::find(OsStr::new(PROGRAM), &path, &cwd).with_context(|| {
-        format!(
+    let home = std::env::home_dir().unwrap_or_default();
+    let home = resolve(&home).unwrap_or(home);
+    let tools = Tools {
+        path: &path,
+        home: &home,
+        writable: &[],
+    };
+    match tools.find(PROGRAM) {
+        Tool::Found(program) => Ok(program),
+        Tool::Refused(file) => bail!(
+            "{} is not executed, since a sandbox could have written it: install {PROGRAM} beside {}",
+            file.display(),
+            own.display()
+        ),
+        Tool::Missing => bail!(
             "{PROGRAM} was found neither beside {} nor on PATH: install it there",
             own.display()
-        )
-    })
+        ),
+    }
 }
 
 /// The checks of the battery. A sandbox that does not start, or a battery that does not end, is a check that failed.

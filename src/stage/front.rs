@@ -4,7 +4,7 @@
 //! terminal, a shell, or a program in the sandbox (before Linux 6.12) that stops that whole group does not stop who
 //! follows the network. The front passes signals on, and stops where the supervisor asks for it.
 
-use std::os::fd::AsFd;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::process::ExitStatusExt;
 use std::time::Duration;
 
@@ -13,13 +13,13 @@ use nix::errno::Errno;
 use nix::libc;
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use nix::sys::prctl;
-use nix::sys::signal::{SigSet, SigmaskHow, Signal, pthread_sigmask};
+use nix::sys::signal::{SigSet, SigmaskHow, Signal, kill, pthread_sigmask};
 use nix::sys::signalfd::{SfdFlags, SignalFd, siginfo};
 use nix::unistd::{ForkResult, Pid, fork, getpgrp, getpid, getppid, setpgid};
 
 use super::plan::Signals;
 use super::wire::{Channel, Received};
-use super::{say, signals, system};
+use super::{say, signals, spawn, system};
 
 /// What comes with a signal that the front passes on (sigqueue(3)).
 const SENT: i32 = 0;
@@ -37,6 +37,8 @@ pub struct Front {
     pub group: Pid,
     /// Asks it to stop: a signal that asks could be lost behind the same one of a terminal's.
     stops: Channel,
+    /// The front's parent, while it lives; `None` where it is none of ours to see.
+    caller: Option<OwnedFd>,
 }
 
 pub enum Side {
@@ -55,6 +57,7 @@ pub fn divide(original: &Signals) -> Result<Side> {
         pid: getpid(),
         group: getpgrp(),
         stops,
+        caller: spawn::pidfd(getppid()).ok(),
     };
     // SAFETY: this process has one thread.
     match unsafe { fork() }.context("cannot make a process for the supervisor")? {
@@ -86,6 +89,29 @@ impl Front {
     /// Asks it to stop as the program has been stopped. It says by SIGCONT when it goes on.
     pub fn stop(&self, by: Signal) {
         let _ = self.stops.send(&(by as i32), &[]);
+    }
+
+    /// What to wait for besides: [`Front::look`] has something to do.
+    pub fn interest(&self) -> Option<BorrowedFd<'_>> {
+        self.caller.as_ref().map(AsFd::as_fd)
+    }
+
+    /// A shell that ends leaves its stopped jobs to nobody: they are hung up, and go on to see it. The kernel does that with
+    /// a process group that nobody is left to continue, and takes this process for somebody.
+    pub fn look(&mut self) {
+        let Some(caller) = &self.caller else {
+            return;
+        };
+        let mut fds = [PollFd::new(caller.as_fd(), PollFlags::POLLIN)];
+        if poll(&mut fds, PollTimeout::ZERO) != Ok(1) {
+            return;
+        }
+        self.caller = None;
+        if signals::is_stopped(self.pid) {
+            for signal in [Signal::SIGHUP, Signal::SIGCONT] {
+                let _ = kill(self.pid, signal);
+            }
+        }
     }
 
     /// Whether it says that it goes on.
@@ -131,6 +157,12 @@ fn attend(supervisor: Pid, asked: Channel, watched: &SigSet) -> Result<i32> {
             match channel.receive::<i32>()? {
                 Received::Message(by, _) if signals::is_job_of_a_shell() => {
                     signals::stop_self(Signal::try_from(by)?)?;
+                    let _ = queue(supervisor, Signal::SIGCONT, SENT);
+                }
+                // The program does not stop either, as it would not without us.
+                Received::Message(by, _)
+                    if by == Signal::SIGTSTP as i32 && signals::is_orphaned() =>
+                {
                     let _ = queue(supervisor, Signal::SIGCONT, SENT);
                 }
                 Received::Message(..) => {}

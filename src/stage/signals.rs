@@ -9,7 +9,7 @@ use nix::errno::Errno;
 use nix::libc;
 use nix::sys::signal::{SigHandler, SigSet, SigmaskHow, Signal, pthread_sigmask, signal};
 
-use nix::unistd::{getpgid, getpgrp, getppid, getsid};
+use nix::unistd::{Pid, getpgid, getpgrp, getppid, getsid};
 
 use super::plan::Signals;
 use crate::procfs;
@@ -120,6 +120,42 @@ pub fn is_job_of_a_shell() -> bool {
         && getpgid(parent).is_ok_and(|group| group != getpgrp())
 }
 
+/// Whether nobody could continue this process's group if it stopped: no process of its session outside of it waits for one
+/// in it. The kernel then ignores a terminal's stop signals (`is_orphaned_pgrp`), unless a member of the group has its
+/// parent elsewhere in the session, as pasta has.
+pub fn is_orphaned() -> bool {
+    let (session, group) = (getsid(None), getpgrp());
+    let mut above = getppid();
+    // A script of a shell's job is in the job's group.
+    while above.as_raw() > 0 && getsid(Some(above)) == session {
+        if getpgid(Some(above)) != Ok(group) {
+            return false;
+        }
+        let Some(next) = parent(above) else {
+            return true;
+        };
+        above = next;
+    }
+    true
+}
+
+fn parent(pid: Pid) -> Option<Pid> {
+    stat(pid).and_then(|(_, parent)| parent)
+}
+
+/// Whether a process is stopped.
+pub fn is_stopped(pid: Pid) -> bool {
+    stat(pid).is_some_and(|(state, _)| state == 'T')
+}
+
+/// State and parent (proc_pid_stat(5)): the name, in parentheses, may hold anything.
+fn stat(pid: Pid) -> Option<(char, Option<Pid>)> {
+    let text = procfs::read_text(format!("/proc/{pid}/stat")).ok()?;
+    let mut rest = text.rsplit_once(')')?.1.split_whitespace();
+    let state = rest.next()?.chars().next()?;
+    Some((state, rest.next()?.parse().ok().map(Pid::from_raw)))
+}
+
 /// Stops this process as `signal` has stopped the program, so that the shell that waits for us sees it.
 ///
 /// Returns when it is continued; at once where the kernel does not stop an orphaned process group.
@@ -139,6 +175,14 @@ pub fn stop_self(by: Signal) -> nix::Result<()> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn state_and_parent_of_a_process() {
+        let (state, above) = stat(nix::unistd::getpid()).unwrap();
+        assert_eq!(above, Some(getppid()));
+        assert!("RS".contains(state), "{state}");
+        assert!(!is_stopped(nix::unistd::getpid()));
+    }
 
     #[test]
     fn masks_are_read_and_rusts_own_sigpipe_is_left_out() {

@@ -103,6 +103,7 @@ fn watch(running: &mut Running, prepared: &Prepared, around: &Surroundings) -> R
             return Ok(end);
         }
         signalled(running, &mut ending, &mut early)?;
+        running.front.iter_mut().for_each(Front::look);
         // Nobody waits any more for how it ends.
         if running.front.as_ref().is_some_and(Front::is_gone) {
             return Ok(End::Forced(128 + Signal::SIGKILL as i32));

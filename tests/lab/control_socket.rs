@@ -163,7 +163,7 @@ print(s.makefile().readline())",
     ensure!(
         lines.len() == 3
             && lines[0].contains("is allowed")
-            && lines[1].contains("no program in a sandbox may ask")
+            && lines[1].contains("no program in a sandbox")
             && lines[2] == "named: 125"
             && done.stderr.contains("no sandbox sees"),
         "{done:?}"

@@ -1,10 +1,13 @@
 //! On a terminal the sandbox behaves as the program alone would: its keys, its job control, its size.
 
-use anyhow::Result;
+use std::time::Duration;
 
-use crate::harness::mounts::PROBE;
+use anyhow::{Context, Result};
+
+use crate::harness::mounts::{PROBE, PROGRAM};
+use crate::harness::processes::others;
 use crate::harness::pty::Terminal;
-use crate::harness::{Desk, EVERYONE, Scenario, scenario};
+use crate::harness::{Desk, EVERYONE, Scenario, eventually, scenario};
 
 pub const ALL: &[Scenario] = &[
     scenario!(the_keys_act_so_on_the_bare_program, crate::harness::ONCE),
@@ -20,6 +23,8 @@ pub const ALL: &[Scenario] = &[
     scenario!(ctrl_z_stops_and_fg_continues, EVERYONE),
     scenario!(a_program_that_stops_its_group_is_a_stopped_job),
     scenario!(a_program_that_stops_itself_is_a_stopped_job),
+    scenario!(alone_on_a_terminal_it_does_not_stop, EVERYONE),
+    scenario!(a_stopped_job_ends_with_its_shell, EVERYONE),
     scenario!(a_resize_reaches_the_program, EVERYONE),
     scenario!(a_background_job_that_reads_is_stopped),
     scenario!(a_shell_in_the_sandbox_has_job_control),
@@ -129,6 +134,32 @@ fn a_program_that_stops_itself_is_a_stopped_job(desk: &Desk) -> Result<()> {
     let mut terminal = talk(desk)?;
     terminal.line("stop-self")?;
     stopped_then_continued(&mut terminal)
+}
+
+/// As where a terminal is opened for it (`xterm -e`, `ssh -t`): nobody could continue it, so it does not stop.
+fn alone_on_a_terminal_it_does_not_stop(desk: &Desk) -> Result<()> {
+    let mut terminal = Terminal::open(desk)?;
+    terminal.line(&format!("exec {PROGRAM} -x {PROBE} talk"))?;
+    terminal.see("<ready>")?;
+    for _ in 0..3 {
+        terminal.press(CTRL_Z)?;
+        terminal.ask(INTERNET, "open isp")?;
+    }
+    terminal.press(CTRL_C)?;
+    terminal.see("SIGINT")?;
+    terminal.line("end 7")
+}
+
+/// The kernel hangs up what is stopped and has nobody left to continue it.
+fn a_stopped_job_ends_with_its_shell(desk: &Desk) -> Result<()> {
+    let mut terminal = talk(desk)?;
+    terminal.press(CTRL_Z)?;
+    terminal.see_prompt()?;
+    terminal.line("kill -9 $$")?;
+    let gone = eventually("every process has gone", Duration::from_secs(10), || {
+        others().is_empty().then_some(())
+    });
+    gone.with_context(|| format!("{:?}", others()))
 }
 
 fn a_resize_reaches_the_program(desk: &Desk) -> Result<()> {

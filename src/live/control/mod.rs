@@ -162,9 +162,10 @@ fn refused(stream: &UnixStream, uid: Uid, connected: usize) -> Option<String> {
             "this sandbox is of uid {uid}, and only that user and root may ask it; you are uid {}",
             peer.uid()
         )),
-        Ok(peer) if peer::is_in_a_sandbox(&peer, uid) => {
-            Some("no program in a sandbox may ask".into())
-        }
+        Ok(peer) if peer::is_in_a_sandbox(&peer, uid) => Some(
+            "no program in a sandbox, or in another user namespace below the launcher's, may ask"
+                .into(),
+        ),
         Ok(_) if connected >= CLIENTS => Some(format!(
             "there are {CLIENTS} connections already: end a claude-isolatedctl watch"
         )),

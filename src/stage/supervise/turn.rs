@@ -11,6 +11,7 @@ use crate::dns::gate::Open;
 use crate::live::Live;
 use crate::live::control::service::Service;
 use crate::stage::covers::Covers;
+use crate::stage::front::Front;
 use crate::stage::say;
 use crate::stage::start::Running;
 
@@ -54,6 +55,7 @@ fn sleep(running: &Running, deadline: Option<Instant>) -> Result<Vec<RawFd>> {
     // The loop looks at these in every turn.
     let mut fds = vec![running.gate.as_fd(), running.signals.as_fd()];
     fds.extend(running.inner.iter().map(AsFd::as_fd));
+    fds.extend(running.front.iter().filter_map(Front::interest));
     let looked_at = fds.len();
     let fds = fds.into_iter().map(|fd| (fd, PollFlags::POLLIN));
     let live = live(running).into_iter().flat_map(Live::interests);
