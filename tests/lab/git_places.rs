@@ -16,6 +16,7 @@ pub const ALL: &[Scenario] = &[
     scenario!(hooks_are_read_only_wherever_their_path_is_set, ONCE),
     scenario!(links_in_a_git_directory_are_told_and_removed, ONCE),
     scenario!(a_second_name_of_the_configuration_ends, ONCE),
+    scenario!(a_fifo_where_git_reads_keeps_nobody, ONCE),
 ];
 
 fn init(desk: &Desk) -> Result<()> {
@@ -259,5 +260,19 @@ fn links_in_a_git_directory_are_told_and_removed(desk: &Desk) -> Result<()> {
     let there =
         ["ORIG_HEAD", "FETCH_HEAD"].map(|name| desk.work.join(".git").join(name).is_symlink());
     ensure!(there == [true, false], "{there:?}");
+    Ok(())
+}
+
+/// While the program runs, and in the next start.
+fn a_fifo_where_git_reads_keeps_nobody(desk: &Desk) -> Result<()> {
+    init(desk)?;
+    let script = "mkdir -p .git/modules/x .git/modules/y; sleep 0.5; mkfifo .git/modules/x/commondir \
+        .git/modules/y/HEAD; mkdir .git/modules/z; sleep 0.3; git config core.fsmonitor evil";
+    for _ in 0..2 {
+        let done = desk.shell(&[], script)?;
+        ensure!(done.stderr.contains("core.fsmonitor"), "{}", done.stderr);
+        let now = git(desk, &desk.work, &["config", "--local", "--list"])?;
+        ensure!(!now.contains("fsmonitor"), "{now}");
+    }
     Ok(())
 }

@@ -1,13 +1,13 @@
 //! Repositories below a directory, found by a walk with bounds.
 
 use std::collections::VecDeque;
-use std::fs::OpenOptions;
-use std::io::Read;
-use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
+use std::io::ErrorKind;
+use std::os::unix::fs::MetadataExt;
 use std::path::{Component, Path, PathBuf};
 
-use nix::libc;
 use nix::unistd::{AccessFlags, access, getuid};
+
+use super::read;
 
 /// How many directories below the first one are looked into.
 const DEPTH: usize = 5;
@@ -18,9 +18,6 @@ const DIRECTORIES: usize = 2000;
 const ASIDE: &[&str] = &[".venv", "__pycache__", "node_modules", "target", "venv"];
 const ASIDE_DEPTH: usize = 2;
 const ASIDE_DIRECTORIES: usize = 200;
-
-/// A longer file is read so far.
-const MAX: u64 = 1 << 20;
 
 #[derive(Debug, Default)]
 pub struct Found {
@@ -90,24 +87,14 @@ impl Found {
     }
 }
 
-/// A regular file. A sandbox may have put anything in its place, a FIFO say.
-pub fn read(file: &Path) -> Option<Vec<u8>> {
-    let mut options = OpenOptions::new();
-    options.read(true).custom_flags(libc::O_NONBLOCK);
-    let file = options.open(file).ok()?;
-    if !file.metadata().ok()?.is_file() {
-        return None;
-    }
-    let mut text = Vec::new();
-    file.take(MAX).read_to_end(&mut text).ok()?;
-    Some(text)
-}
-
 /// Whether git would take `dir` for a repository (`is_git_directory` in its setup.c).
 pub fn is_git_dir(dir: &Path) -> bool {
-    let named = read(&dir.join("commondir"));
-    let named = named.and_then(|text| Some(dir.join(std::str::from_utf8(&text).ok()?.trim_end())));
-    let common = named.unwrap_or(dir.to_path_buf());
+    let common = match read::name(&dir.join("commondir")) {
+        Ok(named) => dir.join(named.trim_end()),
+        Err(e) if e.kind() == ErrorKind::NotFound => dir.to_path_buf(),
+        // A link, say: git follows it, wherever it leads by then.
+        Err(_) => return is_head(&dir.join("HEAD")),
+    };
     let enters = |name| access(&common.join(name), AccessFlags::X_OK).is_ok();
     is_head(&dir.join("HEAD")) && enters("objects") && enters("refs")
 }
@@ -117,9 +104,7 @@ fn is_head(path: &Path) -> bool {
     if let Ok(target) = path.read_link() {
         return target.starts_with("refs");
     }
-    let Some(text) = read(path) else {
-        return false;
-    };
+    let text = read::start(path, 256).unwrap_or_default();
     let reference = (text.strip_prefix(b"ref:"))
         .is_some_and(|name| name.trim_ascii_start().starts_with(b"refs/"));
     let commit = text.len() >= 40 && text[..40].iter().all(u8::is_ascii_hexdigit);

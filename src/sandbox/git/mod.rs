@@ -6,10 +6,12 @@
 
 pub mod config;
 pub mod find;
+pub mod read;
 pub mod runs;
 
 use std::collections::BTreeSet;
 use std::ffi::OsString;
+use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result, anyhow, ensure};
@@ -182,10 +184,8 @@ impl All<'_> {
                 self.read_only(&linked.join("commondir"));
                 self.modules(&linked);
                 self.git.dirs.extend(linked.canonicalize().ok());
-                let back = find::read(&linked.join("gitdir"));
-                let back = back.and_then(|text| Some(text_path(&text)?.parent()?.to_path_buf()));
-                if let Some(worktree) = back {
-                    self.configured(dir, &linked, &linked.join(worktree));
+                if let Some(worktree) = gitdir(&linked) {
+                    self.configured(dir, &linked, &worktree);
                 }
             }
         }
@@ -218,7 +218,7 @@ impl All<'_> {
                 continue;
             }
             let below = file.parent().unwrap_or(&worktree);
-            for entry in config::parse(&find::read(&file).unwrap_or_default()) {
+            for entry in config::parse(&read::behind_links(&file).unwrap_or_default()) {
                 let included = includes(&entry.key);
                 // githooks(5): relative to where hooks run.
                 let base = match included {
@@ -265,15 +265,9 @@ fn includes(key: &str) -> bool {
     key == "include.path" || key.starts_with("includeif.") && key.ends_with(".path")
 }
 
-fn text_path(text: &[u8]) -> Option<PathBuf> {
-    std::str::from_utf8(text)
-        .ok()
-        .map(|text| text.trim().into())
-}
-
 /// The worktree that the configuration of a git directory names, as that of a submodule does.
 fn worktree(dir: &Path) -> Option<PathBuf> {
-    let text = find::read(&dir.join("config"))?;
+    let text = read::behind_links(&dir.join("config")).ok()?;
     let named = config::parse(&text)
         .into_iter()
         .rfind(|entry| entry.key == runs::WORKTREE);
@@ -282,8 +276,7 @@ fn worktree(dir: &Path) -> Option<PathBuf> {
 
 /// The directory that a `.git` file names (gitrepository-layout(5)), resolved.
 pub fn named(file: &Path) -> Result<PathBuf> {
-    let text = find::read(file).with_context(|| format!("cannot read {}", file.display()))?;
-    let text = String::from_utf8_lossy(&text);
+    let text = read::name(file).with_context(|| format!("cannot read {}", file.display()))?;
     let dir = text
         .strip_prefix("gitdir:")
         .with_context(|| format!("{} names no git directory", file.display()))?;
@@ -295,12 +288,20 @@ pub fn named(file: &Path) -> Result<PathBuf> {
 /// The directory that has hooks and configuration of the git directory `dir`, resolved.
 fn common(dir: &Path) -> Result<PathBuf> {
     let file = dir.join("commondir");
-    match find::read(&file) {
-        Some(text) => text_path(&text)
-            .and_then(|named| dir.join(named).canonicalize().ok())
+    match read::name(&file) {
+        Ok(text) => dir
+            .join(text.trim())
+            .canonicalize()
             .with_context(|| format!("{} names no directory", file.display())),
-        None => Ok(dir.to_path_buf()),
+        Err(e) if e.kind() == ErrorKind::NotFound => Ok(dir.to_path_buf()),
+        Err(e) => Err(e).with_context(|| format!("cannot read {}", file.display())),
     }
+}
+
+/// The worktree that `dir` in the `worktrees` of a git directory is of.
+fn gitdir(dir: &Path) -> Option<PathBuf> {
+    let file = read::name(&dir.join("gitdir")).ok()?;
+    Some(dir.join(file.trim()).parent()?.to_path_buf())
 }
 
 /// Checks that `dir`, which a `.git` file in `worktree` names, is a git directory and names `worktree` itself: the file
@@ -317,8 +318,7 @@ fn points_back(dir: &Path, common: &Path, worktree: &Path) -> Result<()> {
         self::worktree(dir)
     } else {
         let below = dir.parent() == Some(&common.join("worktrees"));
-        let text = find::read(&dir.join("gitdir")).filter(|_| below);
-        text.and_then(|text| Some(dir.join(text_path(&text)?).parent()?.to_path_buf()))
+        gitdir(dir).filter(|_| below)
     };
     let back = back.and_then(|back| back.canonicalize().ok());
     ensure!(

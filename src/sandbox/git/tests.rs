@@ -1,5 +1,9 @@
 use std::fs;
 use std::os::unix::fs::symlink;
+use std::time::Duration;
+
+use nix::sys::stat::Mode;
+use nix::unistd::mkfifo;
 
 use super::super::layout::Mount;
 use super::*;
@@ -258,6 +262,53 @@ fn a_submodule_as_workspace_needs_its_git_directory() {
         "[core]\nworktree = ../../../../other\n",
     );
     assert!(!place.secure().0.shows(&place.at("super/.git/modules/ws")));
+}
+
+#[test]
+fn a_fifo_keeps_nobody() {
+    let place = Place::new("fifo");
+    let fifo = |path: &str| {
+        let path = place.at(path);
+        let _ = fs::remove_file(&path);
+        fs::create_dir_all(path.parent().unwrap()).unwrap();
+        mkfifo(&path, Mode::from_bits_truncate(0o600)).unwrap();
+    };
+    place.git_dir("ws/.git");
+    place.git_dir("ws/.git/modules/usual");
+    for path in [
+        "modules/x/commondir",
+        "modules/x/HEAD",
+        "modules/usual/config",
+        "modules/usual/commondir",
+        "worktrees/w/gitdir",
+        "config",
+    ] {
+        fifo(&format!("ws/.git/{path}"));
+    }
+    place.write("ws/.git/worktrees/w/commondir", "../..\n");
+    for (dir, file) in [("one", "gitdir"), ("two", "commondir"), ("three", "HEAD")] {
+        place.git_dir(&format!("ws/main-{dir}/.git"));
+        let at = format!("ws/main-{dir}/.git/worktrees/w");
+        place.write(&format!("{at}/commondir"), "../..\n");
+        place.write(
+            &format!("ws/{dir}/.git"),
+            &format!("gitdir: ../main-{dir}/.git/worktrees/w\n"),
+        );
+        fifo(&format!("{at}/{file}"));
+    }
+    let (done, finished) = std::sync::mpsc::channel();
+    let at = place.0.clone();
+    std::thread::spawn(move || {
+        let dirs = Place(at).secure().1.dirs;
+        let _ = done.send(dirs);
+    });
+    let dirs = finished.recv_timeout(Duration::from_secs(10)).unwrap();
+    // What git would follow is taken for a git directory.
+    assert!(
+        dirs.contains(&place.at("ws/.git/modules/usual")),
+        "{dirs:?}"
+    );
+    assert!(!dirs.contains(&place.at("ws/.git/modules/x")), "{dirs:?}");
 }
 
 #[test]

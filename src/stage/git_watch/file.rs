@@ -11,16 +11,14 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, ensure};
-use nix::libc;
 
 use super::peers::{Baseline, Id, Known, Peers};
 use crate::sandbox::git::config::{self, Entry};
 use crate::sandbox::git::find;
+use crate::sandbox::git::read;
 use crate::sandbox::git::runs::{self, Undo};
 use crate::sandbox::layout::open_without_links;
 
-/// A longer configuration is not looked at, and told.
-const MAX: u64 = 1 << 20;
 /// So many variables of a file are told, and so much of a value, in characters.
 const SAID: usize = 20;
 const SHOWN: usize = 200;
@@ -62,7 +60,7 @@ impl Watched {
         let Ok(place) = Place::of(&watched.path, None) else {
             return watched;
         };
-        let now = read(&place, &watched.path).ok().flatten();
+        let now = look(&place, &watched.path).ok().flatten();
         let dir = Id::of(&place.dir).ok();
         let name = place.name.to_string_lossy();
         let baseline = dir.map(|dir| peers.baseline(dir, &watched.path, &name));
@@ -112,7 +110,7 @@ impl Watched {
     /// As it is now. `Err` for what is no regular file.
     fn now(&self) -> Result<Option<Now>> {
         match self.place() {
-            Ok(place) => read(&place, &self.path),
+            Ok(place) => look(&place, &self.path),
             Err(_) => Ok(None),
         }
     }
@@ -224,22 +222,20 @@ struct Now {
 }
 
 /// `None` where there is nothing; `Err` for what is no regular file: it may name any other.
-fn read(place: &Place, path: &Path) -> Result<Option<Now>> {
-    let flags = libc::O_NOFOLLOW | libc::O_NONBLOCK;
-    let opened = (OpenOptions::new().read(true).custom_flags(flags)).open(place.file());
-    let mut file = match opened {
+fn look(place: &Place, path: &Path) -> Result<Option<Now>> {
+    let mut file = match read::open(&place.file()) {
         Ok(file) => file,
         Err(e) if e.kind() == ErrorKind::NotFound => return Ok(None),
         Err(e) => return Err(e).with_context(|| format!("{} is no regular file", path.display())),
     };
     let meta = file.metadata()?;
+    let mut text = Vec::new();
+    (&mut file).take(read::MAX + 1).read_to_end(&mut text)?;
     ensure!(
-        meta.is_file() && meta.len() <= MAX,
-        "{} is no regular file, or too long",
+        text.len() as u64 <= read::MAX,
+        "{} is too long",
         path.display()
     );
-    let mut text = Vec::new();
-    (&mut file).take(MAX + 1).read_to_end(&mut text)?;
     let linked = meta.nlink() > 1;
     Ok(Some(Now { text, linked }))
 }
