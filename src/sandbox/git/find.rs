@@ -18,6 +18,9 @@ const DIRECTORIES: usize = 2000;
 const ASIDE: &[&str] = &[".venv", "__pycache__", "node_modules", "target", "venv"];
 const ASIDE_DEPTH: usize = 2;
 const ASIDE_DIRECTORIES: usize = 200;
+/// The same for submodules, whose git directories lie as deep as their names have slashes; nothing else lies between.
+const MODULES_DEPTH: usize = 20;
+const MODULES_ENTRIES: usize = 20_000;
 
 #[derive(Debug, Default)]
 pub struct Found {
@@ -120,28 +123,40 @@ pub struct Modules {
     pub way: Vec<PathBuf>,
     /// Links, which git follows.
     pub links: Vec<PathBuf>,
-    /// There may be more: too many directories, or one that cannot be read.
+    /// There may be more: too much or too deep, or one that cannot be read.
     pub unseen: bool,
 }
 
 pub fn modules(git_dir: &Path) -> Modules {
     let mut found = Modules::default();
-    let mut waiting = VecDeque::from([git_dir.join("modules")]);
-    while let Some(path) = waiting.pop_front() {
+    let mut left = MODULES_ENTRIES;
+    let mut waiting = VecDeque::from([(git_dir.join("modules"), MODULES_DEPTH)]);
+    while let Some((path, depth)) = waiting.pop_front() {
         let Ok(meta) = path.symlink_metadata() else {
             continue;
         };
         if meta.is_symlink() {
             found.links.push(path);
+        } else if meta.is_dir() && found.dirs.len() + found.way.len() == DIRECTORIES {
+            found.unseen = true;
+            break;
         } else if meta.is_dir() && is_git_dir(&path) {
             found.dirs.push(path);
         } else if meta.is_dir() {
-            if found.way.len() == DIRECTORIES {
-                found.unseen = true;
-                break;
-            }
             match path.read_dir() {
-                Ok(entries) => waiting.extend(entries.flatten().map(|entry| entry.path())),
+                Ok(_) if depth == 0 => found.unseen = true,
+                Ok(entries) => {
+                    for entry in entries.flatten() {
+                        if left == 0 {
+                            found.unseen = true;
+                            break;
+                        }
+                        left -= 1;
+                        if !entry.file_type().is_ok_and(|kind| kind.is_file()) {
+                            waiting.push_back((entry.path(), depth - 1));
+                        }
+                    }
+                }
                 Err(_) => found.unseen = true,
             }
             found.way.push(path);

@@ -324,8 +324,8 @@ pub fn remove(path: &Path) -> io::Result<()> {
     removed.or_else(|e| (e.kind() == ErrorKind::NotFound).then_some(()).ok_or(e))
 }
 
-/// What there is in a directory and is no directory itself. What cannot be listed can be executed, too.
-pub fn files(dir: &Path) -> Vec<PathBuf> {
+/// What there is in a directory and is no directory itself, up to `max` of `which`. What cannot be listed can be executed, too.
+pub fn files(dir: &Path, max: usize, which: impl Fn(&Path) -> bool) -> Vec<PathBuf> {
     let Ok(opened) = open_without_links(dir) else {
         return Vec::new();
     };
@@ -336,7 +336,8 @@ pub fn files(dir: &Path) -> Vec<PathBuf> {
     });
     let entries = entries.into_iter().flatten().flatten();
     let files = entries.filter(|entry| entry.file_type().is_ok_and(|kind| !kind.is_dir()));
-    files.map(|entry| dir.join(entry.file_name())).collect()
+    let files = files.map(|entry| dir.join(entry.file_name()));
+    files.filter(|path| which(path)).take(max).collect()
 }
 
 fn proc_path(fd: &OwnedFd) -> PathBuf {

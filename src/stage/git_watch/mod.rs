@@ -4,42 +4,63 @@
 mod file;
 mod links;
 mod peers;
+mod wake;
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeSet, HashMap, VecDeque};
 use std::os::fd::{AsFd, BorrowedFd};
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result};
 use nix::errno::Errno;
-use nix::sys::inotify::{AddWatchFlags, InitFlags, Inotify, WatchDescriptor};
+use nix::sys::inotify::{AddWatchFlags, WatchDescriptor};
 
 use crate::sandbox::git::{self, Git, find};
 use crate::stage::say;
 use file::Watched;
 use links::{Link, Links};
 use peers::{Kept, Peers, Record};
+use wake::Wake;
 
 /// Files of a git directory that git takes its configuration from; the last one names another git directory.
 const FILES: [&str; 3] = ["config", "config.worktree", "commondir"];
 /// How long git outside may hold the locks of its configurations at the end.
 const PATIENCE: Duration = Duration::from_secs(1);
+/// How often the directories of submodules are looked through at most, how long without the supervisor's doing anything
+/// else, and how much of its time that may take: one of so many.
+const PAUSE: Duration = Duration::from_millis(200);
+const TURN: Duration = Duration::from_millis(30);
+const SHARE: u32 = 5;
+/// Git directories that the program makes are looked at up to this number.
+const MADE: usize = 1000;
+/// Hooks are told one by one up to this number.
+const HOOKS: usize = 100;
+/// How long all may be looked at at the end, and when undoing ends, too.
+const LOOKING: Duration = Duration::from_secs(3);
+const FINISH: Duration = Duration::from_secs(5);
 
 /// Watches the git directories of a sandbox.
 #[derive(Debug)]
 pub struct GitWatch {
     /// From [`Self::watch`] on.
-    inotify: Option<Inotify>,
+    wake: Option<Wake>,
     /// The directories to watch.
-    dirs: Vec<PathBuf>,
-    /// What each watch is of: a directory, or one of `files`.
-    watches: Vec<(WatchDescriptor, PathBuf)>,
+    dirs: BTreeSet<PathBuf>,
+    watches: Watches,
     files: Vec<Watched>,
-    git_dirs: Vec<GitDir>,
+    git_dirs: Vec<PathBuf>,
+    origins: HashMap<PathBuf, Origin>,
+    made: usize,
     /// Of each of them that lies in no other.
     inside: Vec<(Links, Origin)>,
     /// Directories in which those of submodules are made, and the git directories that they belong to.
-    ways: Vec<(PathBuf, PathBuf)>,
+    ways: HashMap<PathBuf, PathBuf>,
+    /// Git directories with something new among their submodules or hooks, and when they are looked at next.
+    changed: VecDeque<PathBuf>,
+    next: Option<Instant>,
+    /// How many of the files are to be looked at again, from this one on.
+    again: usize,
+    at: usize,
     /// Links that the program has put in their place.
     links: Vec<PathBuf>,
     /// Directories bound read-write, and those of them that were said not to be looked through.
@@ -55,10 +76,35 @@ pub struct GitWatch {
     record: Option<Kept>,
 }
 
-#[derive(Debug, Clone)]
-struct GitDir {
-    path: PathBuf,
-    origin: Origin,
+/// What each watch is of: a directory, or one of the files. With hard links it is several.
+#[derive(Debug, Default)]
+struct Watches {
+    of: HashMap<PathBuf, WatchDescriptor>,
+    paths: HashMap<WatchDescriptor, Vec<PathBuf>>,
+}
+
+impl Watches {
+    /// In the place of what `path` had. What was watched there, where nothing else has it.
+    fn set(&mut self, path: &Path, now: Option<WatchDescriptor>) -> Option<WatchDescriptor> {
+        let old = self.of.remove(path);
+        if let Some(paths) = old.and_then(|old| self.paths.get_mut(&old)) {
+            paths.retain(|known| known != path);
+        }
+        if let Some(now) = now {
+            self.of.insert(path.to_path_buf(), now);
+            self.paths.entry(now).or_default().push(path.to_path_buf());
+        }
+        let old = old.filter(|old| self.paths.get(old).is_none_or(Vec::is_empty))?;
+        self.paths.remove(&old);
+        Some(old)
+    }
+
+    /// The kernel has forgotten it.
+    fn forget(&mut self, watch: WatchDescriptor) {
+        for path in self.paths.remove(&watch).unwrap_or_default() {
+            self.of.remove(&path);
+        }
+    }
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -75,13 +121,19 @@ impl GitWatch {
     /// Reads the configurations as they are now. With `keep` nothing is taken out at the end.
     pub fn start(git: &Git, keep: bool, runtime: &Path) -> Result<Self> {
         let mut watch = Self {
-            inotify: None,
-            dirs: Vec::new(),
-            watches: Vec::new(),
+            wake: None,
+            dirs: BTreeSet::new(),
+            watches: Watches::default(),
             files: Vec::new(),
             git_dirs: Vec::new(),
+            origins: HashMap::new(),
+            made: 0,
             inside: Vec::new(),
-            ways: Vec::new(),
+            ways: HashMap::new(),
+            changed: VecDeque::new(),
+            next: None,
+            again: 0,
+            at: 0,
             links: Vec::new(),
             roots: git.roots.clone(),
             places: git.places.iter().cloned().collect(),
@@ -96,16 +148,17 @@ impl GitWatch {
             watch.git_dir(dir, Origin::Before)?;
         }
         for number in 0.. {
-            let Some(dir) = watch.git_dirs.get(number).map(|dir| dir.path.clone()) else {
+            let Some(dir) = watch.git_dirs.get(number).cloned() else {
                 break;
             };
+            let modules = find::modules(&dir);
             // Those that the program cannot write are not in `dirs`.
-            for module in find::modules(&dir).dirs {
-                if !watch.knows(&module) {
-                    watch.git_dir(&module, Origin::Before)?;
+            for module in &modules.dirs {
+                if !watch.origins.contains_key(module) {
+                    watch.git_dir(module, Origin::Before)?;
                 }
             }
-            watch.modules(&dir)?;
+            watch.modules(&dir, modules, None)?;
         }
         for root in &git.roots {
             watch.add(root)?;
@@ -131,19 +184,13 @@ impl GitWatch {
     }
 
     fn begin(&mut self) -> Result<Vec<String>> {
-        self.inotify = Some(Inotify::init(
-            InitFlags::IN_CLOEXEC | InitFlags::IN_NONBLOCK,
-        )?);
+        self.wake = Some(Wake::new()?);
         for dir in self.dirs.clone() {
             self.add_watch(&dir)?;
         }
-        for number in 0..self.files.len() {
-            self.watch_file(&self.files[number].path.clone())?;
-        }
-        let mut lines = self.look();
-        for dir in self.git_dirs.clone() {
-            lines.extend(self.modules(&dir.path)?);
-        }
+        self.again = self.files.len();
+        self.changed.extend(self.git_dirs.iter().cloned());
+        let mut lines = self.due()?;
         for place in self.roots.clone().iter().map(|root| root.join(".git")) {
             if place.symlink_metadata().is_ok() {
                 lines.extend(self.repository(&place)?);
@@ -156,7 +203,7 @@ impl GitWatch {
     /// until the end.
     fn keep_eyes(&mut self, lines: Result<Vec<String>>) -> Result<Vec<String>> {
         if lines.is_err() {
-            self.inotify = None;
+            self.wake = None;
         }
         let mut lines = lines?;
         lines.retain(|line| self.told.insert(line.clone()));
@@ -164,73 +211,140 @@ impl GitWatch {
     }
 
     pub fn fd(&self) -> Option<BorrowedFd<'_>> {
-        self.inotify.as_ref().map(AsFd::as_fd)
+        self.wake.as_ref().map(AsFd::as_fd)
     }
 
     /// One line for each thing that was written and that git executes, once.
     pub fn tick(&mut self) -> Result<Vec<String>> {
         // One batch: a program that never stops writing does not keep the caller here.
-        let lines = self.batch().map(Option::unwrap_or_default);
+        let lines = self.batch().and_then(|lines| {
+            let mut lines = lines.unwrap_or_default();
+            lines.extend(self.due()?);
+            Ok(lines)
+        });
         self.keep_eyes(lines)
     }
 
     /// `None` where nothing has happened.
     fn batch(&mut self) -> Result<Option<Vec<String>>> {
-        let Some(inotify) = &self.inotify else {
+        let Some(wake) = &self.wake else {
             return Ok(None);
         };
-        let events = match inotify.read_events() {
+        let events = match wake.inotify.read_events() {
             Ok(events) => events,
             Err(Errno::EAGAIN) => return Ok(None),
             Err(Errno::EINTR) => return Ok(Some(Vec::new())),
             Err(e) => return Err(e).context("cannot read what happened to git's files"),
         };
         let mut lines = Vec::new();
+        let turn = Instant::now() + TURN;
         let mut modified = BTreeSet::new();
+        // What is seen is what all of the events have left.
+        let mut seen = BTreeSet::new();
         for event in events {
             if event.mask.contains(AddWatchFlags::IN_Q_OVERFLOW) {
                 // New files are not known by their events any more.
-                for number in 0..self.files.len() {
-                    self.watch_file(&self.files[number].path.clone())?;
-                }
-                lines.extend(self.look());
+                self.again = self.files.len();
+                self.changed = self.git_dirs.iter().cloned().collect();
             }
-            let of = self.watches.iter().filter(|(wd, _)| *wd == event.wd);
-            let of: Vec<PathBuf> = of.map(|(_, path)| path.clone()).collect();
+            let of = self.watches.paths.get(&event.wd).cloned();
+            let of = of.unwrap_or_default();
             match event.name {
                 Some(name) => {
-                    for dir in of {
-                        lines.extend(self.happened(&dir.join(&name))?);
+                    for path in of.iter().map(|dir| dir.join(&name)) {
+                        if seen.insert(path.clone()) {
+                            lines.extend(self.happened(&path, turn)?);
+                        }
                     }
                 }
                 None if event.mask.contains(AddWatchFlags::IN_MODIFY) => modified.extend(of),
                 None if event.mask.contains(AddWatchFlags::IN_IGNORED) => {
-                    self.watches.retain(|(wd, _)| *wd != event.wd);
+                    self.watches.forget(event.wd);
                 }
                 None => {}
             }
         }
         for path in modified {
+            if Instant::now() >= turn {
+                self.again = self.files.len();
+                break;
+            }
             lines.extend(self.written(&path, false));
         }
         Ok(Some(lines))
     }
 
+    /// Looks at what has changed, unless that was done just before: then it is waited for.
+    fn due(&mut self) -> Result<Vec<String>> {
+        let begin = Instant::now();
+        let mut lines = Vec::new();
+        if self.next.is_none_or(|next| next <= begin) && self.is_behind() {
+            lines = self.catch_up(begin + TURN)?;
+            let took = begin.elapsed();
+            self.next = Some(begin + took + PAUSE.max(took * (SHARE - 1)));
+        }
+        if let Some(wake) = &self.wake {
+            let next = self.next.filter(|_| self.is_behind());
+            let next = next.map(|next| next.saturating_duration_since(begin));
+            wake.after(next).context("cannot set a timer")?;
+        }
+        Ok(lines)
+    }
+
+    fn is_behind(&self) -> bool {
+        self.again > 0 || !self.changed.is_empty()
+    }
+
+    /// What is not done until then is left.
+    fn catch_up(&mut self, until: Instant) -> Result<Vec<String>> {
+        let mut lines = Vec::new();
+        while self.is_behind() {
+            if let Some(left) = self.again.checked_sub(1) {
+                self.again = left;
+                self.at = (self.at + 1) % self.files.len();
+                let path = self.files[self.at].path.clone();
+                self.watch_file(&path)?;
+                lines.extend(self.files[self.at].unknown());
+                lines.extend(self.files[self.at].written(self.keep, true));
+            }
+            if let Some(dir) = self.changed.pop_front() {
+                lines.extend(self.modules(&dir, find::modules(&dir), Some(until))?);
+                if self.origins.get(&dir) != Some(&Origin::Before) {
+                    self.add_if_there(&dir.join("hooks"))?;
+                    lines.extend(self.hooks(&dir));
+                }
+            }
+            if Instant::now() >= until {
+                break;
+            }
+        }
+        Ok(lines)
+    }
+
+    fn change(&mut self, dir: &Path) {
+        if !self.changed.iter().any(|known| known == dir) {
+            self.changed.push_back(dir.to_path_buf());
+        }
+    }
+
     /// After the program's end: takes out what was written. Lines as with [`Self::tick`].
     pub fn finish(mut self) -> Vec<String> {
+        let begin = Instant::now();
+        let until = begin + LOOKING;
         let mut lines = Vec::new();
         // Other sandboxes may go on; the queue is no longer than this.
         for _ in 0..200 {
             match self.batch() {
-                Ok(Some(more)) => lines.extend(more),
+                Ok(Some(more)) if Instant::now() < until => lines.extend(more),
                 _ => break,
             }
         }
-        self.inotify = None;
-        lines.extend(self.look());
-        for dir in self.git_dirs.clone() {
-            lines.extend(self.modules(&dir.path).unwrap_or_default());
-        }
+        self.wake = None;
+        // What was there at the start comes first.
+        self.again = self.files.len();
+        self.at = self.again.saturating_sub(1);
+        self.changed = self.git_dirs.iter().cloned().collect();
+        lines.extend(self.catch_up(until).unwrap_or_default());
         lines.extend(self.replaced());
         for root in self.roots.clone() {
             let found = find::find(&root);
@@ -241,37 +355,72 @@ impl GitWatch {
                 lines.push(git::unseen(&root));
             }
         }
-        let made = (self.git_dirs.iter()).filter(|dir| dir.origin != Origin::Before);
-        lines.extend(made.flat_map(|dir| self.hooks(dir)));
-        lines.extend(self.links());
+        lines.extend(self.catch_up(until).unwrap_or_default());
+        let mut unseen: BTreeSet<PathBuf> = self.changed.drain(..).collect();
+        let left = self.files.iter().rev().take(self.again);
+        unseen.extend(left.filter_map(|file| file.path.parent().map(Path::to_path_buf)));
+        let inside = self.inside.iter();
+        let mut inside = inside.skip_while(|(links, origin)| {
+            let there = Instant::now() < until;
+            if there {
+                lines.extend(self.links(links, *origin));
+            }
+            there
+        });
+        unseen.extend(inside.by_ref().map(|(links, _)| links.dir.clone()));
         lines.retain(|line| self.told.insert(line.clone()));
         if !self.keep {
-            let until = Instant::now() + PATIENCE;
-            for file in &self.files {
-                match file.undo(until) {
-                    Ok(line) => lines.extend(line),
-                    Err(e) => lines.push(format!("{e:#}: look at it before git runs there")),
-                }
+            lines.extend(self.undo(begin + FINISH, &mut unseen));
+        }
+        if let Some(first) = unseen.first() {
+            let others = match unseen.len() - 1 {
+                0 => String::new(),
+                others => format!(" and {others} other git directories"),
+            };
+            lines.push(format!(
+                "{}{others} could not be looked at within {} s: look at hooks, configuration and links there before git runs there",
+                first.display(),
+                FINISH.as_secs()
+            ));
+        }
+        lines
+    }
+
+    /// `unseen` gets what is not done by then.
+    fn undo(&self, end: Instant, unseen: &mut BTreeSet<PathBuf>) -> Vec<String> {
+        let mut lines = Vec::new();
+        let until = Instant::now() + PATIENCE;
+        for file in &self.files {
+            if Instant::now() >= end {
+                unseen.extend(file.path.parent().map(Path::to_path_buf));
+                continue;
             }
-            let made = (self.git_dirs.iter()).filter(|dir| dir.origin == Origin::Submodule);
-            let hooks = made.flat_map(|dir| hooks(&dir.path));
-            let links = self.links.iter().filter(|path| path.is_symlink());
-            for path in hooks.chain(links.cloned()) {
-                if let Err(e) = file::remove(&path) {
-                    let path = path.display();
-                    lines.push(format!(
-                        "cannot remove {path}: {e}: look at it before git runs there"
-                    ));
-                }
+            match file.undo(until) {
+                Ok(line) => lines.extend(line),
+                Err(e) => lines.push(format!("{e:#}: look at it before git runs there")),
+            }
+        }
+        let submodule = |dir: &&PathBuf| self.origins.get(*dir) == Some(&Origin::Submodule);
+        let made = self.git_dirs.iter().filter(submodule);
+        let hooks = made.flat_map(|dir| hooks(dir, usize::MAX));
+        let links = self.links.iter().filter(|path| path.is_symlink());
+        for path in links.cloned().chain(hooks) {
+            if Instant::now() >= end {
+                unseen.insert(path);
+                break;
+            }
+            if let Err(e) = file::remove(&path) {
+                let path = path.display();
+                lines.push(format!(
+                    "cannot remove {path}: {e}: look at it before git runs there"
+                ));
             }
         }
         lines
     }
 
     fn add(&mut self, dir: &Path) -> Result<()> {
-        if !self.dirs.iter().any(|known| known == dir) {
-            self.dirs.push(dir.to_path_buf());
-        }
+        self.dirs.insert(dir.to_path_buf());
         self.add_watch(dir)
     }
 
@@ -312,14 +461,10 @@ impl GitWatch {
 
     /// Watches what has this name now, in the place of what had it. `None` where nothing is watched.
     fn set_watch(&mut self, path: &Path, events: AddWatchFlags) -> Option<nix::Result<()>> {
-        let inotify = self.inotify.as_ref()?;
+        let inotify = &self.wake.as_ref()?.inotify;
         let now = inotify.add_watch(path, events | AddWatchFlags::IN_DONT_FOLLOW);
-        let old = self.watches.iter().position(|(_, known)| known == path);
-        let old = old.map(|at| self.watches.swap_remove(at).0);
-        self.watches
-            .extend(now.into_iter().map(|wd| (wd, path.to_path_buf())));
         // Unless the kernel has forgotten it with the file.
-        if let Some(old) = old.filter(|old| self.watches.iter().all(|(wd, _)| wd != old)) {
+        if let Some(old) = self.watches.set(path, now.ok()) {
             let _ = inotify.rm_watch(old);
         }
         Some(now.map(drop))
@@ -335,10 +480,8 @@ impl GitWatch {
                 _ => Watched::made(path, &self.roots),
             });
         }
-        self.git_dirs.push(GitDir {
-            path: dir.to_path_buf(),
-            origin,
-        });
+        self.git_dirs.push(dir.to_path_buf());
+        self.origins.insert(dir.to_path_buf(), origin);
         let covers = |known: &Path| {
             let below = dir.strip_prefix(known);
             below.is_ok_and(|below| !below.starts_with("modules"))
@@ -372,65 +515,64 @@ impl GitWatch {
     }
 
     /// Tells the links that were planted, and takes them out.
-    fn links(&self) -> Vec<String> {
+    fn links(&self, links: &Links, origin: Origin) -> Vec<String> {
         let mut lines = Vec::new();
-        for (links, origin) in &self.inside {
-            let found = links.planted();
-            if found.cut {
-                lines.push(format!(
-                    "{} has become too large to be looked through: git writes to where links in it lead",
-                    links.dir.display()
-                ));
+        let found = links.planted();
+        if found.cut {
+            lines.push(format!(
+                "{} has become too large to be looked through: git writes to where links in it lead",
+                links.dir.display()
+            ));
+        }
+        for link in &found.links {
+            if !self.is_planted(links, origin, link) {
+                continue;
             }
-            for link in &found.links {
-                if !self.is_planted(links, *origin, link) {
-                    continue;
-                }
-                lines.push(self.planted(links, link));
-                if self.keep {
-                    continue;
-                }
-                if let Err(e) = links.remove(link) {
-                    let path = links.dir.join(&link.path);
-                    lines.push(format!(
-                        "cannot remove {}: {}: look at it before git runs there",
-                        path.display(),
-                        e.desc()
-                    ));
-                }
+            lines.push(self.planted(links, link));
+            if self.keep {
+                continue;
+            }
+            if let Err(e) = links.remove(link) {
+                let path = links.dir.join(&link.path);
+                lines.push(format!(
+                    "cannot remove {}: {}: look at it before git runs there",
+                    path.display(),
+                    e.desc()
+                ));
             }
         }
         lines
     }
 
-    fn happened(&mut self, path: &Path) -> Result<Vec<String>> {
+    fn happened(&mut self, path: &Path, turn: Instant) -> Result<Vec<String>> {
         let parent = path.parent().unwrap_or(path);
         if path.ends_with(".git") {
             return self.repository(path);
         }
-        let way = self
-            .ways
-            .iter()
-            .find(|(way, _)| way == parent || way == path);
-        if let Some((_, dir)) = way {
-            return self.modules(&dir.clone());
+        let way = self.ways.get(path).or_else(|| self.ways.get(parent));
+        if let Some(dir) = way {
+            self.change(&dir.clone());
+            return Ok(Vec::new());
         }
-        let of = if parent.ends_with("hooks") {
-            parent.parent()
-        } else {
-            Some(parent)
+        let of = match parent.ends_with("hooks") {
+            true => parent.parent().unwrap_or(parent),
+            false => parent,
         };
-        let made = |dir: &&GitDir| Some(&*dir.path) == of && dir.origin != Origin::Before;
-        if let Some(dir) = self.git_dirs.iter().find(made).cloned() {
-            if path.ends_with("hooks") {
-                self.add_if_there(path)?;
-            }
-            if path.ends_with("hooks") || parent.ends_with("hooks") {
-                return Ok(self.hooks(&dir));
-            }
+        let made = self
+            .origins
+            .get(of)
+            .is_some_and(|origin| *origin != Origin::Before);
+        if made && (path.ends_with("hooks") || parent.ends_with("hooks")) {
+            self.change(of);
+            return Ok(Vec::new());
         }
-        if self.files.iter().any(|file| file.path == path) {
+        let named = FILES.iter().any(|name| path.ends_with(name));
+        if named && self.files.iter().any(|file| file.path == path) {
             self.watch_file(path)?;
+            if Instant::now() >= turn {
+                self.again = self.files.len();
+                return Ok(Vec::new());
+            }
             return Ok(self.written(path, true));
         }
         let mut lines = Vec::new();
@@ -453,8 +595,8 @@ impl GitWatch {
     fn repository(&mut self, place: &Path) -> Result<Vec<String>> {
         // That of a submodule: what it names is watched.
         let watched = |dir: PathBuf| {
-            let mut known = self.git_dirs.iter();
-            known.any(|known| known.path == dir && known.origin != Origin::Made)
+            let origin = self.origins.get(&dir);
+            origin.is_some_and(|origin| *origin != Origin::Made)
         };
         let kind = place.symlink_metadata().map(|meta| meta.file_type());
         if kind.is_ok_and(|kind| kind.is_file()) && git::named(place).is_ok_and(watched) {
@@ -475,24 +617,31 @@ impl GitWatch {
 
     /// A git directory that the program has made.
     fn made(&mut self, dir: &Path, origin: Origin) -> Result<Vec<String>> {
+        self.made += 1;
+        if self.made > MADE {
+            let more = self.made == MADE + 1;
+            return Ok(more.then(|| format!(
+                "{} was made in the sandbox, and {MADE} git directories before it: look at hooks and configuration of those after them before git runs there",
+                dir.display()
+            )).into_iter().collect());
+        }
         self.git_dir(dir, origin)?;
-        self.add_if_there(&dir.join("hooks"))?;
-        let made = GitDir {
-            path: dir.to_path_buf(),
-            origin,
-        };
-        let mut lines = self.hooks(&made);
+        let mut lines = Vec::new();
         for name in FILES {
             lines.extend(self.written(&dir.join(name), true));
         }
-        lines.extend(self.modules(dir)?);
+        self.change(dir);
         Ok(lines)
     }
 
-    /// What is new among the git directories of submodules of that in `dir`.
-    fn modules(&mut self, dir: &Path) -> Result<Vec<String>> {
-        let modules = find::modules(dir);
-        self.ways.retain(|(_, of)| of != dir);
+    /// What is new among `modules`, which are those of the git directory `dir`. Some are left for later from `until` on.
+    fn modules(
+        &mut self,
+        dir: &Path,
+        modules: find::Modules,
+        until: Option<Instant>,
+    ) -> Result<Vec<String>> {
+        self.ways.retain(|_, of| of != dir);
         for way in &modules.way {
             self.add_if_there(way)?;
         }
@@ -517,34 +666,42 @@ impl GitWatch {
                 dir.join("modules").display()
             ));
         }
-        let of = self.git_dirs.iter().find(|known| known.path == dir);
-        let origin = match of.map(|of| of.origin) {
+        let origin = match self.origins.get(dir) {
             Some(Origin::Made) => Origin::Made,
             _ => Origin::Submodule,
         };
         for module in modules.dirs {
-            if !self.knows(&module) {
-                lines.extend(self.made(&module, origin)?);
+            if self.origins.contains_key(&module) {
+                continue;
+            }
+            lines.extend(self.made(&module, origin)?);
+            if until.is_some_and(|until| Instant::now() >= until) {
+                self.change(dir);
+                break;
             }
         }
         Ok(lines)
     }
 
-    fn knows(&self, dir: &Path) -> bool {
-        self.git_dirs.iter().any(|known| known.path == dir)
-    }
-
     /// One line for each hook of a git directory that was made by the program.
-    fn hooks(&self, dir: &GitDir) -> Vec<String> {
-        let end = match dir.origin {
-            Origin::Submodule => self.end(),
+    fn hooks(&self, dir: &Path) -> Vec<String> {
+        let end = match self.origins.get(dir) {
+            Some(Origin::Submodule) => self.end(),
             _ => "",
         };
         let line = |path: PathBuf| {
             let path = path.display();
             format!("{path} was written in the sandbox: git executes it{end}")
         };
-        hooks(&dir.path).into_iter().map(line).collect()
+        let all = hooks(dir, HOOKS + 1);
+        if all.len() > HOOKS {
+            let dir = dir.join("hooks");
+            return vec![format!(
+                "{} has more than {HOOKS} files that were written in the sandbox: git executes those that have a hook's name{end}",
+                dir.display()
+            )];
+        }
+        all.into_iter().map(line).collect()
     }
 
     fn end(&self) -> &'static str {
@@ -553,12 +710,6 @@ impl GitWatch {
         } else {
             ", removed at the end"
         }
-    }
-
-    fn look(&self) -> Vec<String> {
-        let written = (self.files.iter()).flat_map(|file| file.written(self.keep, true));
-        let unknown = self.files.iter().filter_map(Watched::unknown);
-        unknown.chain(written).collect()
     }
 
     fn replaced(&self) -> Vec<String> {
@@ -575,15 +726,83 @@ impl GitWatch {
 }
 
 /// Of a git directory. The templates that `git init` copies are no hooks.
-fn hooks(git_dir: &Path) -> Vec<PathBuf> {
+fn hooks(git_dir: &Path, max: usize) -> Vec<PathBuf> {
     let dir = git_dir.join("hooks");
     if dir.is_symlink() {
         return vec![dir];
     }
-    let mut files = file::files(&dir);
-    files.retain(|path| {
+    file::files(&dir, max, |path| {
         let end = path.extension();
         end.is_none_or(|end| end != "sample" && end != "lock")
-    });
-    files
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::scratch::Scratch;
+    use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
+    use std::fs;
+
+    /// A workspace with a repository, and its watch.
+    fn watched(at: &Path) -> GitWatch {
+        let work = at.join("ws");
+        let git = Git {
+            dirs: vec![work.join(".git")],
+            places: vec![work.join(".git")],
+            roots: vec![work],
+            unseen: Vec::new(),
+        };
+        let mut watch = GitWatch::start(&git, false, at).unwrap();
+        watch.watch().unwrap();
+        watch
+    }
+
+    /// Until nothing has happened for a second.
+    fn told(watch: &mut GitWatch) -> Vec<String> {
+        let mut lines = Vec::new();
+        loop {
+            let fd = PollFd::new(watch.fd().unwrap(), PollFlags::POLLIN);
+            if poll(&mut [fd], PollTimeout::from(1000u16)).unwrap() == 0 {
+                return lines;
+            }
+            lines.extend(watch.tick().unwrap());
+        }
+    }
+
+    #[test]
+    fn what_never_ends_below_modules_is_looked_through_now_and_then() {
+        let at = Scratch::new();
+        let modules = at.join("ws/.git/modules");
+        fs::create_dir_all(modules.join("big")).unwrap();
+        for number in 0..30_000 {
+            fs::write(modules.join(format!("big/{number}")), "").unwrap();
+        }
+        let mut watch = watched(&at);
+        let begin = Instant::now();
+        for number in 0..500 {
+            fs::create_dir(modules.join(format!("{number}"))).unwrap();
+            fs::remove_dir(modules.join(format!("{number}"))).unwrap();
+        }
+        told(&mut watch);
+        assert!(begin.elapsed() < Duration::from_secs(5));
+        let sub = modules.join("sub");
+        for dir in ["objects", "refs", "hooks"] {
+            fs::create_dir_all(sub.join(dir)).unwrap();
+        }
+        fs::write(sub.join("HEAD"), "ref: refs/heads/main\n").unwrap();
+        fs::write(sub.join("config"), "[core]\nfsmonitor = evil\n").unwrap();
+        fs::write(sub.join("hooks/post-checkout"), "").unwrap();
+        let lines = told(&mut watch).join("\n");
+        assert!(
+            lines.contains("fsmonitor") && lines.contains("post-checkout"),
+            "{lines}"
+        );
+        let begin = Instant::now();
+        watch.finish();
+        assert!(begin.elapsed() < FINISH);
+        assert!(!sub.join("hooks/post-checkout").exists());
+        let config = fs::read_to_string(sub.join("config"));
+        assert!(config.is_ok_and(|text| !text.contains("evil")));
+    }
 }
