@@ -243,11 +243,13 @@ fn a_worktree_elsewhere_is_told_and_removed(desk: &Desk) -> Result<()> {
 }
 
 /// What stands in the way of the removal; at the end nobody holds the lock any more.
-const OBSTACLES: [(&str, usize); 4] = [
+const OBSTACLES: [(&str, usize); 6] = [
     (": > .git/config.lock", 2),
     ("mkdir -p .git/config.lock/x", 2),
     ("chmod 500 .git", 1),
     ("chmod 400 .git/config", 1),
+    ("chmod 0 .git", 1),
+    ("chmod 0 .", 1),
 ];
 
 fn nothing_keeps_it_from_being_removed(desk: &Desk) -> Result<()> {

@@ -11,6 +11,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, ensure};
+use nix::libc;
 
 use super::peers::{Baseline, Id, Known, Peers};
 use crate::sandbox::git::config::{self, Entry};
@@ -107,12 +108,18 @@ impl Watched {
         Place::of(&self.path, self.dir)
     }
 
-    /// As it is now. `Err` for what is no regular file.
+    /// As it is now. `Err` for what is no regular file, or cannot be reached.
     fn now(&self) -> Result<Option<Now>> {
         match self.place() {
             Ok(place) => look(&place, &self.path),
-            Err(_) => Ok(None),
+            Err(e) if is_nothing(&e) => Ok(None),
+            Err(e) => Err(e).with_context(|| format!("cannot reach {}", self.path.display())),
         }
+    }
+
+    /// Something is in the way to its directory, which has to be told.
+    fn is_out_of_reach(&self) -> bool {
+        self.place().is_err_and(|e| !is_nothing(&e))
     }
 
     fn strays(&self, worktree: &str) -> bool {
@@ -127,6 +134,11 @@ impl Watched {
         let text = match self.now() {
             Ok(Some(now)) => now.text,
             Ok(None) => return Vec::new(),
+            Err(e) if self.is_out_of_reach() => {
+                // Otherwise that it cannot be undone is.
+                let line = || format!("{e:#}: look at it before git runs there");
+                return keep.then(line).into_iter().collect();
+            }
             Err(e) => return vec![format!("{e:#}: git would follow it{end}")],
         };
         if self.path.ends_with("commondir") {
@@ -312,10 +324,20 @@ impl<'a> Place<'a> {
     }
 }
 
+/// Nothing is there, or a link that the sandbox has put on the way.
+fn is_nothing(e: &io::Error) -> bool {
+    matches!(
+        e.raw_os_error(),
+        None | Some(libc::ENOENT | libc::ENOTDIR | libc::ELOOP)
+    )
+}
+
 /// Removes a file or a link; what a link of the sandbox's on the way leads to stays.
 pub fn remove(path: &Path) -> io::Result<()> {
-    let Ok(place) = Place::of(path, None) else {
-        return Ok(());
+    let place = match Place::of(path, None) {
+        Ok(place) => place,
+        Err(e) if is_nothing(&e) => return Ok(()),
+        Err(e) => return Err(e),
     };
     let removed = fs::remove_file(place.file()).or_else(|e| {
         give_back(&place.dir(), e)?;
@@ -340,7 +362,7 @@ pub fn files(dir: &Path, max: usize, which: impl Fn(&Path) -> bool) -> Vec<PathB
     files.filter(|path| which(path)).take(max).collect()
 }
 
-fn proc_path(fd: &OwnedFd) -> PathBuf {
+pub fn proc_path(fd: &OwnedFd) -> PathBuf {
     format!("/proc/self/fd/{}", fd.as_raw_fd()).into()
 }
 

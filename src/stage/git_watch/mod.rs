@@ -4,6 +4,7 @@
 mod file;
 mod links;
 mod peers;
+mod rights;
 mod wake;
 
 use std::collections::{BTreeSet, HashMap, VecDeque};
@@ -20,6 +21,7 @@ use crate::stage::say;
 use file::Watched;
 use links::{Link, Links};
 use peers::{Kept, Peers, Record};
+use rights::{Lent, Rights};
 use wake::Wake;
 
 /// Files of a git directory that git takes its configuration from; the last one names another git directory.
@@ -50,6 +52,7 @@ pub struct GitWatch {
     files: Vec<Watched>,
     git_dirs: Vec<PathBuf>,
     origins: HashMap<PathBuf, Origin>,
+    rights: Rights,
     made: usize,
     /// Of each of them that lies in no other.
     inside: Vec<(Links, Origin)>,
@@ -127,6 +130,7 @@ impl GitWatch {
             files: Vec::new(),
             git_dirs: Vec::new(),
             origins: HashMap::new(),
+            rights: Rights::default(),
             made: 0,
             inside: Vec::new(),
             ways: HashMap::new(),
@@ -162,6 +166,8 @@ impl GitWatch {
         }
         for root in &git.roots {
             watch.add(root)?;
+            let outermost = watch.root(root).to_path_buf();
+            watch.rights.note(&outermost, root);
         }
         let known = watch.files.iter().filter_map(Watched::known).collect();
         let record = Record::new(git.roots.iter().chain(&git.dirs), known);
@@ -340,6 +346,11 @@ impl GitWatch {
             }
         }
         self.wake = None;
+        // The way to them may have been closed.
+        let mut lent = Lent::default();
+        for dir in self.roots.iter().chain(&self.git_dirs) {
+            self.rights.give(self.root(dir), dir, &mut lent);
+        }
         // What was there at the start comes first.
         self.again = self.files.len();
         self.at = self.again.saturating_sub(1);
@@ -384,6 +395,13 @@ impl GitWatch {
             ));
         }
         lines
+    }
+
+    /// The outermost directory around `dir` that is bound; the program cannot change where that lies.
+    fn root<'a>(&'a self, dir: &'a Path) -> &'a Path {
+        let around = self.roots.iter().filter(|root| dir.starts_with(root));
+        let outermost = around.min_by_key(|root| root.as_os_str().len());
+        outermost.map_or(dir, PathBuf::as_path)
     }
 
     /// `unseen` gets what is not done by then.
@@ -482,6 +500,10 @@ impl GitWatch {
         }
         self.git_dirs.push(dir.to_path_buf());
         self.origins.insert(dir.to_path_buf(), origin);
+        if origin == Origin::Before {
+            let root = self.root(dir).to_path_buf();
+            self.rights.note(&root, dir);
+        }
         let covers = |known: &Path| {
             let below = dir.strip_prefix(known);
             below.is_ok_and(|below| !below.starts_with("modules"))
@@ -743,6 +765,7 @@ mod tests {
     use crate::scratch::Scratch;
     use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
     use std::fs;
+    use std::os::unix::fs::PermissionsExt;
 
     /// A workspace with a repository, and its watch.
     fn watched(at: &Path) -> GitWatch {
@@ -768,6 +791,52 @@ mod tests {
             }
             lines.extend(watch.tick().unwrap());
         }
+    }
+
+    #[test]
+    fn rights_that_were_taken_on_the_way_keep_nothing() {
+        let at = Scratch::new();
+        let mode = |path: &Path| path.metadata().unwrap().permissions().mode() & 0o777;
+        let set = |path: &Path, mode| {
+            fs::set_permissions(path, fs::Permissions::from_mode(mode)).unwrap();
+        };
+        let (work, git) = (at.join("ws"), at.join("ws/.git"));
+        fs::create_dir_all(&git).unwrap();
+        for closed in [&[&work][..], &[&git], &[&git, &work]] {
+            fs::write(git.join("config"), "[user]\nname = x\n").unwrap();
+            let watch = watched(&at);
+            fs::write(
+                git.join("config"),
+                "[core]\nfsmonitor = evil\n[user]\nname = y\n",
+            )
+            .unwrap();
+            for dir in closed {
+                set(dir, 0);
+            }
+            let lines = watch.finish();
+            assert!(
+                lines.iter().any(|line| line.contains("fsmonitor")),
+                "{lines:?}"
+            );
+            let config = fs::read_to_string(git.join("config")).unwrap();
+            assert!(
+                !config.contains("evil") && config.contains("= y"),
+                "{config}"
+            );
+            assert!([&work, &git].iter().all(|dir| mode(dir) & 0o700 == 0o700));
+        }
+        // A directory that may have been closed at the start is closed again.
+        let made = work.join("a/.git");
+        let mut watch = watched(&at);
+        fs::create_dir_all(made.join("objects")).unwrap();
+        fs::write(made.join("config"), "[core]\nfsmonitor = evil\n").unwrap();
+        watch.repository(&made).unwrap();
+        set(made.parent().unwrap(), 0o200);
+        watch.finish();
+        assert_eq!(mode(made.parent().unwrap()), 0o200);
+        set(made.parent().unwrap(), 0o700);
+        let config = fs::read_to_string(made.join("config")).unwrap();
+        assert!(!config.contains("evil"), "{config}");
     }
 
     #[test]
