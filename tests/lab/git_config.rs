@@ -243,9 +243,13 @@ fn a_worktree_elsewhere_is_told_and_removed(desk: &Desk) -> Result<()> {
 }
 
 /// What stands in the way of the removal; at the end nobody holds the lock any more.
-const OBSTACLES: [(&str, usize); 6] = [
+const OBSTACLES: [(&str, usize); 7] = [
     (": > .git/config.lock", 2),
     ("mkdir -p .git/config.lock/x", 2),
+    (
+        "mkdir -p .git/config.lock/x/y; chmod 0 .git/config.lock/x",
+        2,
+    ),
     ("chmod 500 .git", 1),
     ("chmod 400 .git/config", 1),
     ("chmod 0 .git", 1),

@@ -1,14 +1,14 @@
 //! A configuration file of git's, as it is and as it was. No link that the sandbox has put on the way to it is followed:
 //! it may have made a repository, and a link to another one in its place.
 
-use std::ffi::OsStr;
+use std::ffi::{OsStr, OsString};
 use std::fs::{self, OpenOptions, Permissions};
 use std::io::{self, ErrorKind, Read, Write};
 use std::os::fd::{AsRawFd, OwnedFd};
 use std::os::unix::fs::{MetadataExt, OpenOptionsExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 use std::thread;
-use std::time::{Duration, Instant};
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use anyhow::{Context, Result, ensure};
 use nix::libc;
@@ -211,19 +211,24 @@ impl Watched {
             return Ok(Vec::new());
         };
         let path = self.path.display();
-        let broken = (self.place())
+        let moved = (self.place())
             .and_then(|place| place.put(text.as_deref(), until))
             .with_context(|| format!("cannot undo what was written to {path}"))?;
-        let broken = broken.then(|| {
+        let moved = moved.into_iter().map(|Moved { name, to }| {
+            let left = self.path.with_file_name(name);
+            let done = to.map_or("removed".into(), |to| {
+                format!("moved to {}", left.with_file_name(to).display())
+            });
             format!(
-                "{path}.lock was left by the sandbox: removed, to undo what was written to {path}"
+                "{} was left by the sandbox: {done}, to undo what was written to {path}",
+                left.display()
             )
         });
         // `.git/COMMIT_EDITMSG`, say, which git writes into.
         let separated = (linked && !self.linked).then(|| {
             format!("{path} was given a second name in the sandbox, under which it could be written: separated from it")
         });
-        Ok(separated.into_iter().chain(broken).collect())
+        Ok(separated.into_iter().chain(moved).collect())
     }
 }
 
@@ -250,6 +255,12 @@ fn look(place: &Place, path: &Path) -> Result<Option<Now>> {
     );
     let linked = meta.nlink() > 1;
     Ok(Some(Now { text, linked }))
+}
+
+/// What was in the way, and its new name where it was not removed.
+struct Moved {
+    name: OsString,
+    to: Option<OsString>,
 }
 
 /// Where a file lies.
@@ -279,17 +290,17 @@ impl<'a> Place<'a> {
         self.dir().join(self.name)
     }
 
-    /// As git does it: written as `NAME.lock`, which also keeps git out, then renamed; `None` is no file. Whether a lock
-    /// was broken for it.
-    fn put(&self, text: Option<&[u8]>, until: Instant) -> io::Result<bool> {
+    /// As git does it: written as `NAME.lock`, which also keeps git out, then renamed; `None` is no file. What
+    /// was in the way of that.
+    fn put(&self, text: Option<&[u8]>, until: Instant) -> io::Result<Vec<Moved>> {
         let path = self.file();
         let there = path.symlink_metadata().ok();
         let regular = there.as_ref().filter(|meta| meta.is_file());
         let mode = regular.map_or(0o644, |meta| meta.permissions().mode() & 0o777 | 0o600);
         let mut name = self.name.to_os_string();
         name.push(".lock");
-        let lock = self.dir().join(name);
-        let mut broken = false;
+        let lock = self.dir().join(&name);
+        let mut moved = Vec::new();
         let mut tries = 0;
         let mut file = loop {
             let mut options = OpenOptions::new();
@@ -300,8 +311,12 @@ impl<'a> Place<'a> {
                 }
                 Err(e) if tries == 10 => return Err(e),
                 Err(e) if e.kind() == ErrorKind::AlreadyExists => {
-                    remove_all(&lock)?;
-                    broken = true;
+                    let to = self.clear(&name).or_else(|e| {
+                        give_back(&self.dir(), e)?;
+                        self.clear(&name)
+                    })?;
+                    let name = name.clone();
+                    moved.push(Moved { name, to });
                     tries += 1;
                 }
                 Err(e) => {
@@ -311,7 +326,8 @@ impl<'a> Place<'a> {
             }
         };
         if text.is_none() || there.is_some_and(|meta| meta.is_dir()) {
-            remove_all(&path)?;
+            let (name, to) = (self.name.to_os_string(), self.clear(self.name)?);
+            moved.extend(to.map(|to| Moved { name, to: Some(to) }));
         }
         match text {
             Some(text) => {
@@ -320,7 +336,31 @@ impl<'a> Place<'a> {
             }
             None => fs::remove_file(&lock)?,
         }
-        Ok(broken)
+        Ok(moved)
+    }
+
+    /// Removes a file, a link or an empty directory. What else there is in a directory may be too deep to be removed, or
+    /// closed: it is renamed. The new name.
+    fn clear(&self, name: &OsStr) -> io::Result<Option<OsString>> {
+        let path = self.dir().join(name);
+        if !path.symlink_metadata()?.is_dir() {
+            return fs::remove_file(path).map(|()| None);
+        }
+        if fs::remove_dir(&path).is_ok() {
+            return Ok(None);
+        }
+        // The sandbox may have taken the first ones.
+        let now = SystemTime::now().duration_since(UNIX_EPOCH);
+        let other = now.unwrap_or_default().as_nanos();
+        for number in (1..100).chain([other]) {
+            let mut to = name.to_os_string();
+            to.push(format!(".sandbox-{number}"));
+            let free = self.dir().join(&to);
+            if free.symlink_metadata().is_err() {
+                return fs::rename(path, free).map(|()| Some(to));
+            }
+        }
+        Err(ErrorKind::AlreadyExists.into())
     }
 }
 
@@ -375,15 +415,6 @@ fn give_back(dir: &Path, e: io::Error) -> io::Result<()> {
     fs::set_permissions(dir, Permissions::from_mode(mode | 0o700))
 }
 
-/// Whatever it is; a link, not what it leads to.
-fn remove_all(path: &Path) -> io::Result<()> {
-    if path.symlink_metadata()?.is_dir() {
-        fs::remove_dir_all(path)
-    } else {
-        fs::remove_file(path)
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -425,11 +456,23 @@ mod tests {
         );
         let full = |dir: &Path| fs::create_dir_all(lock(dir).join("x/y")).unwrap();
         assert_eq!(undone(&at, full), (true, true));
+        let closed = |dir: &Path| {
+            full(dir);
+            fs::set_permissions(lock(dir).join("x"), Permissions::from_mode(0o000)).unwrap();
+            fs::write(dir.join("config.lock.sandbox-2"), "mine").unwrap();
+        };
+        assert_eq!(undone(&at, closed), (true, true));
+        let names = ["config.lock.sandbox-1/x/y", "config.lock.sandbox-3/x"];
+        assert!(names.iter().all(|name| at.join(name).is_dir()));
+        for dir in ["config.lock.sandbox-1", "config.lock.sandbox-3"] {
+            let open = Permissions::from_mode(0o700);
+            fs::set_permissions(at.join(dir).join("x"), open).unwrap();
+        }
         let directory = |dir: &Path| {
             fs::remove_file(dir.join("config")).unwrap();
             fs::create_dir_all(dir.join("config/x")).unwrap();
         };
-        assert_eq!(undone(&at, directory), (true, false));
+        assert_eq!(undone(&at, directory), (true, true));
         let mode = |mode| {
             move |dir: &Path| fs::set_permissions(dir, Permissions::from_mode(mode)).unwrap()
         };
