@@ -163,13 +163,15 @@ fn of_the_bus_only_the_keyring_passes(desk: &Desk) -> Result<()> {
 /// What lies below a run-time directory, but for the sandbox's own control socket, and the directories for it.
 fn names(dir: &Path) -> Result<Vec<PathBuf>> {
     let runs = dir.join("claude-isolated/runs");
+    // Of what is known of git directories.
+    let git = dir.join("claude-isolated/git");
     let mut found = Vec::new();
     let mut directories = vec![dir.to_path_buf()];
     while let Some(at) = directories.pop() {
         for entry in fs::read_dir(&at)?.flatten() {
             let path = entry.path();
             if entry.file_type()?.is_dir() {
-                let own = runs.starts_with(&path);
+                let own = runs.starts_with(&path) || path == git;
                 found.extend((!own).then(|| path.clone()));
                 directories.push(path);
             } else if at != runs {
