@@ -174,7 +174,7 @@ fn names(dir: &Path) -> Result<Vec<PathBuf>> {
                 let own = runs.starts_with(&path) || path == git;
                 found.extend((!own).then(|| path.clone()));
                 directories.push(path);
-            } else if at != runs {
+            } else if at != runs && at != git {
                 found.push(path);
             }
         }

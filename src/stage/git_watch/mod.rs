@@ -1,11 +1,14 @@
 //! Git configuration while the program runs: what makes git execute something is told when it is written, since prompts
 //! and editors run git meanwhile, and is taken out at the end.
 
+mod end;
 mod file;
 mod links;
+mod made;
 mod peers;
 mod rights;
 mod wake;
+mod watches;
 
 use std::collections::{BTreeSet, HashMap, VecDeque};
 use std::os::fd::{AsFd, BorrowedFd};
@@ -14,32 +17,24 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result};
 use nix::errno::Errno;
-use nix::sys::inotify::{AddWatchFlags, WatchDescriptor};
+use nix::sys::inotify::AddWatchFlags;
 
-use crate::sandbox::git::{self, Git, find};
+use crate::sandbox::git::{Git, find};
 use crate::stage::say;
 use file::Watched;
-use links::{Link, Links};
+use links::Links;
 use peers::{Kept, Peers, Record};
-use rights::{Lent, Rights};
+use rights::Rights;
 use wake::Wake;
+use watches::Watches;
 
 /// Files of a git directory that git takes its configuration from; the last one names another git directory.
 const FILES: [&str; 3] = ["config", "config.worktree", "commondir"];
-/// How long git outside may hold the locks of its configurations at the end.
-const PATIENCE: Duration = Duration::from_secs(1);
 /// How often the directories of submodules are looked through at most, how long without the supervisor's doing anything
 /// else, and how much of its time that may take: one of so many.
 const PAUSE: Duration = Duration::from_millis(200);
 const TURN: Duration = Duration::from_millis(30);
 const SHARE: u32 = 5;
-/// Git directories that the program makes are looked at up to this number.
-const MADE: usize = 1000;
-/// Hooks are told one by one up to this number.
-const HOOKS: usize = 100;
-/// How long all may be looked at at the end, and when undoing ends, too.
-const LOOKING: Duration = Duration::from_secs(3);
-const FINISH: Duration = Duration::from_secs(5);
 
 /// Watches the git directories of a sandbox.
 #[derive(Debug)]
@@ -77,37 +72,6 @@ pub struct GitWatch {
     peers: Option<Peers>,
     /// Until the configurations are as they were.
     record: Option<Kept>,
-}
-
-/// What each watch is of: a directory, or one of the files. With hard links it is several.
-#[derive(Debug, Default)]
-struct Watches {
-    of: HashMap<PathBuf, WatchDescriptor>,
-    paths: HashMap<WatchDescriptor, Vec<PathBuf>>,
-}
-
-impl Watches {
-    /// In the place of what `path` had. What was watched there, where nothing else has it.
-    fn set(&mut self, path: &Path, now: Option<WatchDescriptor>) -> Option<WatchDescriptor> {
-        let old = self.of.remove(path);
-        if let Some(paths) = old.and_then(|old| self.paths.get_mut(&old)) {
-            paths.retain(|known| known != path);
-        }
-        if let Some(now) = now {
-            self.of.insert(path.to_path_buf(), now);
-            self.paths.entry(now).or_default().push(path.to_path_buf());
-        }
-        let old = old.filter(|old| self.paths.get(old).is_none_or(Vec::is_empty))?;
-        self.paths.remove(&old);
-        Some(old)
-    }
-
-    /// The kernel has forgotten it.
-    fn forget(&mut self, watch: WatchDescriptor) {
-        for path in self.paths.remove(&watch).unwrap_or_default() {
-            self.of.remove(&path);
-        }
-    }
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -333,161 +297,6 @@ impl GitWatch {
         }
     }
 
-    /// After the program's end: takes out what was written. Lines as with [`Self::tick`].
-    pub fn finish(mut self) -> Vec<String> {
-        let begin = Instant::now();
-        let until = begin + LOOKING;
-        let mut lines = Vec::new();
-        // Other sandboxes may go on; the queue is no longer than this.
-        for _ in 0..200 {
-            match self.batch() {
-                Ok(Some(more)) if Instant::now() < until => lines.extend(more),
-                _ => break,
-            }
-        }
-        self.wake = None;
-        // The way to them may have been closed.
-        let mut lent = Lent::default();
-        for dir in self.roots.iter().chain(&self.git_dirs) {
-            self.rights.give(self.root(dir), dir, &mut lent);
-        }
-        // What was there at the start comes first.
-        self.again = self.files.len();
-        self.at = self.again.saturating_sub(1);
-        self.changed = self.git_dirs.iter().cloned().collect();
-        lines.extend(self.catch_up(until).unwrap_or_default());
-        lines.extend(self.replaced());
-        for root in self.roots.clone() {
-            let found = find::find(&root);
-            for place in found.places {
-                lines.extend(self.repository(&place).unwrap_or_default());
-            }
-            if found.unseen && !self.unseen.contains(&root) {
-                lines.push(git::unseen(&root));
-            }
-        }
-        lines.extend(self.catch_up(until).unwrap_or_default());
-        let mut unseen: BTreeSet<PathBuf> = self.changed.drain(..).collect();
-        let left = self.files.iter().rev().take(self.again);
-        unseen.extend(left.filter_map(|file| file.path.parent().map(Path::to_path_buf)));
-        let inside = self.inside.iter();
-        let mut inside = inside.skip_while(|(links, origin)| {
-            let there = Instant::now() < until;
-            if there {
-                lines.extend(self.links(links, *origin));
-            }
-            there
-        });
-        unseen.extend(inside.by_ref().map(|(links, _)| links.dir.clone()));
-        lines.retain(|line| self.told.insert(line.clone()));
-        if !self.keep {
-            lines.extend(self.undo(begin + FINISH, &mut unseen));
-        }
-        if let Some(first) = unseen.first() {
-            let others = match unseen.len() - 1 {
-                0 => String::new(),
-                others => format!(" and {others} other git directories"),
-            };
-            lines.push(format!(
-                "{}{others} could not be looked at within {} s: look at hooks, configuration and links there before git runs there",
-                first.display(),
-                FINISH.as_secs()
-            ));
-        }
-        lines
-    }
-
-    /// The outermost directory around `dir` that is bound; the program cannot change where that lies.
-    fn root<'a>(&'a self, dir: &'a Path) -> &'a Path {
-        let around = self.roots.iter().filter(|root| dir.starts_with(root));
-        let outermost = around.min_by_key(|root| root.as_os_str().len());
-        outermost.map_or(dir, PathBuf::as_path)
-    }
-
-    /// `unseen` gets what is not done by then.
-    fn undo(&self, end: Instant, unseen: &mut BTreeSet<PathBuf>) -> Vec<String> {
-        let mut lines = Vec::new();
-        let until = Instant::now() + PATIENCE;
-        for file in &self.files {
-            if Instant::now() >= end {
-                unseen.extend(file.path.parent().map(Path::to_path_buf));
-                continue;
-            }
-            match file.undo(until) {
-                Ok(line) => lines.extend(line),
-                Err(e) => lines.push(format!("{e:#}: look at it before git runs there")),
-            }
-        }
-        let submodule = |dir: &&PathBuf| self.origins.get(*dir) == Some(&Origin::Submodule);
-        let made = self.git_dirs.iter().filter(submodule);
-        let hooks = made.flat_map(|dir| hooks(dir, usize::MAX));
-        let links = self.links.iter().filter(|path| path.is_symlink());
-        for path in links.cloned().chain(hooks) {
-            if Instant::now() >= end {
-                unseen.insert(path);
-                break;
-            }
-            if let Err(e) = file::remove(&path) {
-                let path = path.display();
-                lines.push(format!(
-                    "cannot remove {path}: {e}: look at it before git runs there"
-                ));
-            }
-        }
-        lines
-    }
-
-    fn add(&mut self, dir: &Path) -> Result<()> {
-        self.dirs.insert(dir.to_path_buf());
-        self.add_watch(dir)
-    }
-
-    /// The same, where the directory may be missing: then its making is told.
-    fn add_if_there(&mut self, dir: &Path) -> Result<()> {
-        self.add(dir).or_else(|e| {
-            let there = dir.symlink_metadata().is_ok_and(|meta| meta.is_dir());
-            if there { Err(e) } else { Ok(()) }
-        })
-    }
-
-    fn add_watch(&mut self, dir: &Path) -> Result<()> {
-        let events = AddWatchFlags::IN_CLOSE_WRITE
-            | AddWatchFlags::IN_MOVED_TO
-            | AddWatchFlags::IN_CREATE
-            | AddWatchFlags::IN_ONLYDIR;
-        match self.set_watch(dir, events) {
-            Some(Err(e)) => Err(e).with_context(|| {
-                format!(
-                    "cannot watch {} (fs.inotify.max_user_watches may be too low)",
-                    dir.display()
-                )
-            }),
-            _ => Ok(()),
-        }
-    }
-
-    /// Watches the file that has this name now. What is written to it under another name, or through a descriptor that
-    /// stays open, is no event of its directory.
-    fn watch_file(&mut self, path: &Path) -> Result<()> {
-        match self.set_watch(path, AddWatchFlags::IN_MODIFY) {
-            Some(Err(e)) if ![Errno::ENOENT, Errno::EACCES].contains(&e) => {
-                Err(e).with_context(|| format!("cannot watch {}", path.display()))
-            }
-            _ => Ok(()),
-        }
-    }
-
-    /// Watches what has this name now, in the place of what had it. `None` where nothing is watched.
-    fn set_watch(&mut self, path: &Path, events: AddWatchFlags) -> Option<nix::Result<()>> {
-        let inotify = &self.wake.as_ref()?.inotify;
-        let now = inotify.add_watch(path, events | AddWatchFlags::IN_DONT_FOLLOW);
-        // Unless the kernel has forgotten it with the file.
-        if let Some(old) = self.watches.set(path, now.ok()) {
-            let _ = inotify.rm_watch(old);
-        }
-        Some(now.map(drop))
-    }
-
     fn git_dir(&mut self, dir: &Path, origin: Origin) -> Result<()> {
         self.add(dir)?;
         for name in FILES {
@@ -516,54 +325,6 @@ impl GitWatch {
             self.inside.push((links, origin));
         }
         Ok(())
-    }
-
-    /// Whether git outside must not come upon a link. A repository of the program's own making may have links, as those
-    /// of some tools do, to what the program can write in any case.
-    fn is_planted(&self, links: &Links, origin: Origin, link: &Link) -> bool {
-        let path = links.dir.join(&link.path);
-        let told = self.files.iter().any(|file| file.path == path);
-        let out = || links::leads_out(&links.dir, link, &self.roots);
-        !told && (origin != Origin::Made || out())
-    }
-
-    fn planted(&self, links: &Links, link: &Link) -> String {
-        format!(
-            "{} is a link that was made in the sandbox, to {}: git writes to where it leads{}",
-            links.dir.join(&link.path).display(),
-            link.target.display(),
-            self.end()
-        )
-    }
-
-    /// Tells the links that were planted, and takes them out.
-    fn links(&self, links: &Links, origin: Origin) -> Vec<String> {
-        let mut lines = Vec::new();
-        let found = links.planted();
-        if found.cut {
-            lines.push(format!(
-                "{} has become too large to be looked through: git writes to where links in it lead",
-                links.dir.display()
-            ));
-        }
-        for link in &found.links {
-            if !self.is_planted(links, origin, link) {
-                continue;
-            }
-            lines.push(self.planted(links, link));
-            if self.keep {
-                continue;
-            }
-            if let Err(e) = links.remove(link) {
-                let path = links.dir.join(&link.path);
-                lines.push(format!(
-                    "cannot remove {}: {}: look at it before git runs there",
-                    path.display(),
-                    e.desc()
-                ));
-            }
-        }
-        lines
     }
 
     fn happened(&mut self, path: &Path, turn: Instant) -> Result<Vec<String>> {
@@ -612,151 +373,6 @@ impl GitWatch {
         file.map(|file| file.written(self.keep, settled))
             .unwrap_or_default()
     }
-
-    /// A `.git` that may be new.
-    fn repository(&mut self, place: &Path) -> Result<Vec<String>> {
-        // That of a submodule: what it names is watched.
-        let watched = |dir: PathBuf| {
-            let origin = self.origins.get(&dir);
-            origin.is_some_and(|origin| *origin != Origin::Made)
-        };
-        let kind = place.symlink_metadata().map(|meta| meta.file_type());
-        if kind.is_ok_and(|kind| kind.is_file()) && git::named(place).is_ok_and(watched) {
-            return Ok(Vec::new());
-        }
-        if !self.places.insert(place.to_path_buf()) {
-            return Ok(Vec::new());
-        }
-        let mut lines = vec![format!(
-            "{} was made in the sandbox: its hooks and configuration are the program's, look at them before git runs there",
-            place.display()
-        )];
-        if place.symlink_metadata().is_ok_and(|meta| meta.is_dir()) {
-            lines.extend(self.made(place, Origin::Made)?);
-        }
-        Ok(lines)
-    }
-
-    /// A git directory that the program has made.
-    fn made(&mut self, dir: &Path, origin: Origin) -> Result<Vec<String>> {
-        self.made += 1;
-        if self.made > MADE {
-            let more = self.made == MADE + 1;
-            return Ok(more.then(|| format!(
-                "{} was made in the sandbox, and {MADE} git directories before it: look at hooks and configuration of those after them before git runs there",
-                dir.display()
-            )).into_iter().collect());
-        }
-        self.git_dir(dir, origin)?;
-        let mut lines = Vec::new();
-        for name in FILES {
-            lines.extend(self.written(&dir.join(name), true));
-        }
-        self.change(dir);
-        Ok(lines)
-    }
-
-    /// What is new among `modules`, which are those of the git directory `dir`. Some are left for later from `until` on.
-    fn modules(
-        &mut self,
-        dir: &Path,
-        modules: find::Modules,
-        until: Option<Instant>,
-    ) -> Result<Vec<String>> {
-        self.ways.retain(|_, of| of != dir);
-        for way in &modules.way {
-            self.add_if_there(way)?;
-        }
-        // The first one may be missing: the directory's own watch tells its making.
-        let first = dir.join("modules");
-        let ways = modules.way.into_iter().chain([first]);
-        self.ways.extend(ways.map(|way| (way, dir.to_path_buf())));
-        let mut lines = Vec::new();
-        for link in modules.links {
-            if self.places.insert(link.clone()) {
-                let end = self.end();
-                lines.push(format!(
-                    "{} was made in the sandbox: git takes a submodule's hooks and configuration from where it leads{end}",
-                    link.display()
-                ));
-                self.links.push(link);
-            }
-        }
-        if modules.unseen {
-            lines.push(format!(
-                "{} cannot be looked through: hooks and configuration below it are not told, look at it before git updates submodules",
-                dir.join("modules").display()
-            ));
-        }
-        let origin = match self.origins.get(dir) {
-            Some(Origin::Made) => Origin::Made,
-            _ => Origin::Submodule,
-        };
-        for module in modules.dirs {
-            if self.origins.contains_key(&module) {
-                continue;
-            }
-            lines.extend(self.made(&module, origin)?);
-            if until.is_some_and(|until| Instant::now() >= until) {
-                self.change(dir);
-                break;
-            }
-        }
-        Ok(lines)
-    }
-
-    /// One line for each hook of a git directory that was made by the program.
-    fn hooks(&self, dir: &Path) -> Vec<String> {
-        let end = match self.origins.get(dir) {
-            Some(Origin::Submodule) => self.end(),
-            _ => "",
-        };
-        let line = |path: PathBuf| {
-            let path = path.display();
-            format!("{path} was written in the sandbox: git executes it{end}")
-        };
-        let all = hooks(dir, HOOKS + 1);
-        if all.len() > HOOKS {
-            let dir = dir.join("hooks");
-            return vec![format!(
-                "{} has more than {HOOKS} files that were written in the sandbox: git executes those that have a hook's name{end}",
-                dir.display()
-            )];
-        }
-        all.into_iter().map(line).collect()
-    }
-
-    fn end(&self) -> &'static str {
-        if self.keep {
-            ""
-        } else {
-            ", removed at the end"
-        }
-    }
-
-    fn replaced(&self) -> Vec<String> {
-        let replaced = self.files.iter().filter(|file| file.replaced());
-        let dirs = replaced.filter_map(|file| file.path.parent());
-        dirs.map(|dir| {
-            format!(
-                "{} is another directory than at the start: look at its hooks and configuration before git runs there",
-                dir.display()
-            )
-        })
-        .collect()
-    }
-}
-
-/// Of a git directory. The templates that `git init` copies are no hooks.
-fn hooks(git_dir: &Path, max: usize) -> Vec<PathBuf> {
-    let dir = git_dir.join("hooks");
-    if dir.is_symlink() {
-        return vec![dir];
-    }
-    file::files(&dir, max, |path| {
-        let end = path.extension();
-        end.is_none_or(|end| end != "sample" && end != "lock")
-    })
 }
 
 #[cfg(test)]
@@ -869,7 +485,7 @@ mod tests {
         );
         let begin = Instant::now();
         watch.finish();
-        assert!(begin.elapsed() < FINISH);
+        assert!(begin.elapsed() < end::FINISH);
         assert!(!sub.join("hooks/post-checkout").exists());
         let config = fs::read_to_string(sub.join("config"));
         assert!(config.is_ok_and(|text| !text.contains("evil")));
