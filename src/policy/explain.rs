@@ -251,12 +251,18 @@ fn by_entry(entries: &[Allowed], kind: &str, service: Option<Service>, address: 
         }
         _ => false,
     };
-    let found = entries.iter().find(holds);
-    match found.or_else(|| entries.iter().find(stands)) {
-        Some(Allowed { entry, .. }) if matches!(entry.target, Target::Name(_)) => {
-            format!("{kind} entry {entry} resolves to it")
-        }
-        Some(Allowed { entry, .. }) => format!("{kind} entry {entry}"),
+    let named = |Allowed { entry, .. }: &Allowed| match entry.target {
+        Target::Name(_) => format!("{kind} entry {entry} resolves to it"),
+        Target::Net(_) => format!("{kind} entry {entry}"),
+    };
+    if let Some(entry) = entries.iter().find(holds) {
+        return named(entry);
+    }
+    match entries.iter().find(stands) {
+        Some(entry) => format!(
+            "the address stands for an IPv4 address, and {}",
+            named(entry)
+        ),
         None => format!("a {kind} entry"),
     }
 }

@@ -99,7 +99,7 @@ fn each_rule_says_where_its_networks_came_from() {
         ),
         (
             "[64:ff9b::cb00:7109]:25",
-            "is dropped by rule `deny tcp 25`: deny entry 203.0.113.0/24:25/tcp",
+            "is dropped by rule `deny tcp 25`: the address stands for an IPv4 address, and deny entry 203.0.113.0/24:25/tcp",
         ),
         (
             "203.0.113.9",
