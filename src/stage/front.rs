@@ -29,6 +29,9 @@ const FROM_TERMINAL: i32 = 1;
 /// Signals that stop a process: those of the caller's group are not for the supervisor.
 const STOPS: [Signal; 3] = [Signal::SIGTSTP, Signal::SIGTTIN, Signal::SIGTTOU];
 
+/// Those of a background group that reads from its terminal, or writes to it.
+const BY_READING: [i32; 2] = [Signal::SIGTTIN as i32, Signal::SIGTTOU as i32];
+
 /// The front as the supervisor sees it.
 #[derive(Debug)]
 pub struct Front {
@@ -88,7 +91,8 @@ impl Front {
 
     /// Asks it to stop as the program has been stopped. It says by SIGCONT when it goes on.
     pub fn stop(&self, by: Signal) {
-        let _ = self.stops.send(&(by as i32), &[]);
+        // A front that is stopped reads nothing, and a program can stop and go on as often as it likes.
+        let _ = self.stops.offer(&(by as i32));
     }
 
     /// What to wait for besides: [`Front::look`] has something to do.
@@ -163,6 +167,11 @@ fn attend(supervisor: Pid, asked: Channel, watched: &SigSet) -> Result<i32> {
                 Received::Message(by, _)
                     if by == Signal::SIGTSTP as i32 && signals::is_orphaned() =>
                 {
+                    let _ = queue(supervisor, Signal::SIGCONT, SENT);
+                }
+                // The kernel lets no such group wait for ever for a terminal that nobody will give it.
+                Received::Message(by, _) if BY_READING.contains(&by) && signals::is_orphaned() => {
+                    let _ = queue(supervisor, Signal::SIGHUP, SENT);
                     let _ = queue(supervisor, Signal::SIGCONT, SENT);
                 }
                 Received::Message(..) => {}

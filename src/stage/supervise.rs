@@ -30,6 +30,9 @@ const GRACE: Duration = Duration::from_secs(3);
 /// How long a program that a signal finds not running yet has until it must.
 const ABOUT_TO_RUN: Duration = Duration::from_secs(1);
 
+/// So much of what the program can send without end is taken before the network has its turn again.
+const AT_ONCE: usize = 32;
+
 /// How the program ended.
 enum End {
     Status(i32),
@@ -110,7 +113,7 @@ fn watch(running: &mut Running, prepared: &Prepared, around: &Surroundings) -> R
         }
         if let Some(signal) = early.take_if(|_| running.start_by.is_none()) {
             // Where it came before the sandbox had a process to keep it. Twice does no harm.
-            let _ = running.gate.send(&ToInit::Signal(signal), &[]);
+            let _ = running.gate.offer(&ToInit::Signal(signal));
         }
         if running
             .control_at
@@ -123,9 +126,11 @@ fn watch(running: &mut Running, prepared: &Prepared, around: &Surroundings) -> R
             }
         }
         if let Some(reason) = lost(running)? {
-            // The end of the sandbox and the program's own may cross.
-            if let Some(end) = from_init(running, prepared)? {
-                return Ok(end);
+            // The end of the sandbox and the program's own may cross; more than a socket holds is not to come.
+            for _ in 0..AT_ONCE {
+                if let Some(end) = from_init(running, prepared)? {
+                    return Ok(end);
+                }
             }
             return match ending {
                 Some((signal, _)) => Ok(End::Forced(128 + signal)),
@@ -157,7 +162,10 @@ fn signalled(
     ending: &mut Option<(i32, Instant)>,
     early: &mut Option<i32>,
 ) -> Result<()> {
-    while let Some(info) = running.signals.read_signal()? {
+    for _ in 0..AT_ONCE {
+        let Some(info) = running.signals.read_signal()? else {
+            break;
+        };
         let number = info.ssi_signo as i32;
         if number == Signal::SIGCONT as i32 {
             if running
@@ -187,7 +195,7 @@ fn signalled(
                 };
                 *ending = Some((number, Instant::now() + grace));
                 for signal in [number, Signal::SIGCONT as i32] {
-                    let _ = running.gate.send(&ToInit::Signal(signal), &[]);
+                    let _ = running.gate.offer(&ToInit::Signal(signal));
                 }
             }
             // A terminal's signals (SI_KERNEL, sigaction(2)) have reached the program as they reached us.
@@ -197,9 +205,9 @@ fn signalled(
                     .as_ref()
                     .is_some_and(|f| f.had_from_terminal(&info)) =>
             {
-                let _ = running.gate.send(&ToInit::FromTerminal(number), &[]);
+                let _ = running.gate.offer(&ToInit::FromTerminal(number));
             }
-            _ => drop(running.gate.send(&ToInit::Signal(number), &[])),
+            _ => drop(running.gate.offer(&ToInit::Signal(number))),
         }
     }
     Ok(())

@@ -60,6 +60,21 @@ impl Channel {
 
     /// Sends a message. `Err` also when the other end is gone (`EPIPE`, without a signal).
     pub fn send<T: Serialize>(&self, message: &T, fds: &[BorrowedFd<'_>]) -> Result<()> {
+        self.send_by(message, fds, MsgFlags::empty())
+    }
+
+    /// The same without descriptors, and without waiting: `Err` (`EAGAIN`) also where the other end does not read. Of who must
+    /// not be held up by that.
+    pub fn offer<T: Serialize>(&self, message: &T) -> Result<()> {
+        self.send_by(message, &[], MsgFlags::MSG_DONTWAIT)
+    }
+
+    fn send_by<T: Serialize>(
+        &self,
+        message: &T,
+        fds: &[BorrowedFd<'_>],
+        how: MsgFlags,
+    ) -> Result<()> {
         let bytes = serde_json::to_vec(message)?;
         if bytes.len() > MAX_MESSAGE {
             bail!("internal message of {} bytes is too long", bytes.len());
@@ -72,7 +87,7 @@ impl Channel {
                 self.fd.as_raw_fd(),
                 &[IoSlice::new(&bytes)],
                 control,
-                MsgFlags::MSG_NOSIGNAL,
+                MsgFlags::MSG_NOSIGNAL | how,
                 None,
             ) {
                 Ok(_) => return Ok(()),

@@ -23,6 +23,7 @@ pub const ALL: &[Scenario] = &[
     scenario!(a_second_network_is_blocked, crate::harness::EVERYONE),
     scenario!(a_stopped_job_is_followed, crate::harness::EVERYONE),
     scenario!(files_do_not_keep_it_from_following, ONCE),
+    scenario!(stops_without_end_do_not_keep_it_from_following, ONCE),
     scenario!(a_rotated_prefix_is_blocked_with_its_site),
     scenario!(a_vpn_in_another_table_is_blocked),
     scenario!(a_link_that_was_lost_comes_back),
@@ -123,6 +124,28 @@ fn a_stopped_job_is_followed(desk: &Desk) -> Result<()> {
     live.blocked(&[first, second])?;
     the_rest_goes_on(&mut live)?;
     silent(live)
+}
+
+/// A front that is stopped reads nothing of what the program's stops have it told.
+fn stops_without_end_do_not_keep_it_from_following(desk: &Desk) -> Result<()> {
+    before(desk)?;
+    let sandbox = Sandbox::start(desk, &[])?;
+    let new = "tcp/198.51.1.10/80";
+    ensure!(sandbox.reaches(new)?);
+    kill(sandbox.running.pid(), Signal::SIGSTOP)?;
+    let flood = "import os, signal, sys, time
+for n in range(1000):
+    for s in (signal.SIGSTOP, signal.SIGCONT): os.kill(int(sys.argv[1]), s); time.sleep(0.002)";
+    let script = format!("setsid python3 -c '{flood}' $PPID >/dev/null 2>&1 & sleep 5");
+    sandbox.ask(&script)?;
+    here("link add second type bridge\nlink set second up\naddr add 198.51.1.50/24 dev second\n")?;
+    eventually("the new network is blocked", Duration::from_secs(5), || {
+        (!sandbox.reaches(new).ok()?).then_some(())
+    })?;
+    json(desk, &["status"])?;
+    kill(sandbox.running.pid(), Signal::SIGCONT)?;
+    sandbox.stop()?;
+    Ok(())
 }
 
 /// What the program does to files that are watched, such as what would be waited for, or much of it.

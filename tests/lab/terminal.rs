@@ -25,6 +25,7 @@ pub const ALL: &[Scenario] = &[
     scenario!(a_program_that_stops_itself_is_a_stopped_job),
     scenario!(alone_on_a_terminal_it_does_not_stop, EVERYONE),
     scenario!(a_stopped_job_ends_with_its_shell, EVERYONE),
+    scenario!(a_background_job_that_reads_ends_after_its_shell, EVERYONE),
     scenario!(a_resize_reaches_the_program, EVERYONE),
     scenario!(a_background_job_that_reads_is_stopped),
     scenario!(a_shell_in_the_sandbox_has_job_control),
@@ -148,6 +149,28 @@ fn alone_on_a_terminal_it_does_not_stop(desk: &Desk) -> Result<()> {
     terminal.press(CTRL_C)?;
     terminal.see("SIGINT")?;
     terminal.line("end 7")
+}
+
+/// Nobody is left to give it the terminal, which the session still has.
+fn a_background_job_that_reads_ends_after_its_shell(desk: &Desk) -> Result<()> {
+    let mut terminal = Terminal::open(desk)?;
+    let mark = desk.work.join("begun");
+    let script = format!("touch {}; sleep 1; read x; sleep 60", mark.display());
+    terminal.line("bash --norc -i")?;
+    terminal.line(&format!("{PROGRAM} -x /bin/sh -c '{script}' &"))?;
+    eventually("the program runs", Duration::from_secs(10), || {
+        mark.exists().then_some(())
+    })?;
+    terminal.line("kill -9 $$")?;
+    let left = || {
+        others()
+            .into_iter()
+            .filter(|process| process.name != "bash")
+    };
+    let gone = eventually("every process has gone", Duration::from_secs(10), || {
+        left().next().is_none().then_some(())
+    });
+    gone.with_context(|| format!("{:?}", left().collect::<Vec<_>>()))
 }
 
 /// The kernel hangs up what is stopped and has nobody left to continue it.

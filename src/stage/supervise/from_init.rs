@@ -7,7 +7,7 @@ use anyhow::{Result, bail};
 use nix::errno::Errno;
 use nix::sys::signal::Signal;
 
-use super::End;
+use super::{AT_ONCE, End};
 use crate::live::SHORT;
 use crate::ssh_agent::relay::Relay;
 use crate::stage::covers::Covers;
@@ -21,7 +21,10 @@ use crate::stage::{say, signals};
 pub(super) fn from_init(running: &mut Running, prepared: &Prepared) -> Result<Option<End>> {
     // The last word counts: a program that goes on has not stopped.
     let mut stopped = None;
-    while running.gate.readable(Duration::ZERO)? {
+    for _ in 0..AT_ONCE {
+        if !running.gate.readable(Duration::ZERO)? {
+            break;
+        }
         match running.gate.receive()? {
             Received::Message(FromInit::Exited { status }, _) => {
                 return Ok(Some(End::Status(status)));
@@ -61,7 +64,7 @@ pub(super) fn from_init(running: &mut Running, prepared: &Prepared) -> Result<Op
 /// The shell has continued the job, the launcher alone or the program's whole group: either way it goes on.
 pub(super) fn goes_on(running: &Running) {
     let go_on = ToInit::Signal(Signal::SIGCONT as i32);
-    let _ = running.gate.send(&go_on, &[]);
+    let _ = running.gate.offer(&go_on);
 }
 
 /// The program runs; `mounts` tells of changes to the sandbox's mounts.
