@@ -16,8 +16,7 @@ use super::report::{Check, Report, coloured, json, put};
 use super::services::{Caller, Services};
 use crate::dns::resolv::Resolv;
 use crate::launch::BATTERY_FLAG;
-use crate::sandbox::layout::resolve;
-use crate::sandbox::tools::{Tool, Tools};
+use crate::sandbox::tools::{self, Tool};
 use crate::stage::prepare;
 
 const PROGRAM: &str = "claude-isolated";
@@ -87,15 +86,7 @@ fn program(own: &Path) -> Result<PathBuf> {
     if beside.is_file() {
         return Ok(beside);
     }
-    let path = std::env::var_os("PATH").unwrap_or_default();
-    let home = std::env::home_dir().unwrap_or_default();
-    let home = resolve(&home).unwrap_or(home);
-    let tools = Tools {
-        path: &path,
-        home: &home,
-        writable: &[],
-    };
-    match tools.find(PROGRAM) {
+    match tools::find(PROGRAM) {
         Tool::Found(program) => Ok(program),
         Tool::Refused(file) => bail!(
             "{} is not executed, since a sandbox could have written it: install {PROGRAM} beside {}",

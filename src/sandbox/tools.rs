@@ -9,10 +9,11 @@ use std::path::{Path, PathBuf};
 
 use nix::unistd::{AccessFlags, access, getuid};
 
+use super::layout::resolve;
 use super::protect::Way;
 
 /// Of home: read-only in every sandbox, but for one whose user has named exactly that with `-w`.
-const KEPT: [&str; 2] = [".local/bin", "bin"];
+pub const KEPT: [&str; 2] = [".local/bin", "bin"];
 /// Of home: links into the system's, and trusted as that. A sandbox could have put something else there.
 const PROFILES: [&str; 2] = [".nix-profile", ".local/state/nix/profile"];
 /// The system's and package managers' own, whoever owns them: read-only in every sandbox, and never its workspace.
@@ -62,6 +63,20 @@ impl Tool {
             _ => None,
         }
     }
+}
+
+/// Looked up by this process's user, for whom no sandbox is being started.
+pub fn find(name: &str) -> Tool {
+    let path = std::env::var_os("PATH").unwrap_or_default();
+    let home = std::env::home_dir().unwrap_or_default();
+    let home = resolve(&home).unwrap_or(home);
+    let (path, home, writable) = (&*path, &*home, &[][..]);
+    let tools = Tools {
+        path,
+        home,
+        writable,
+    };
+    tools.find(name)
 }
 
 impl Tools<'_> {

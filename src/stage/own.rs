@@ -11,13 +11,13 @@ use super::prepare::Surroundings;
 use crate::config::directories;
 use crate::launch::{Launch, Program};
 use crate::sandbox::binds::CLAUDE_STATE;
-use crate::sandbox::cache;
+use crate::sandbox::{cache, tools};
 
 /// What starts outside of a sandbox and lies where a read-write bind may show it: the user's own programs, unless they
 /// were asked for by exactly that name, and Claude's.
 pub fn programs(launch: &Launch, home: &Path, program: Option<&Path>) -> Vec<PathBuf> {
     // Also where they are missing: what is planted there would be on PATH.
-    let of_user = ["bin", ".local/bin"].map(|dir| home.join(dir));
+    let of_user = tools::KEPT.map(|dir| home.join(dir));
     let claudes = [".local/share/claude", ".claude/local"].map(|dir| home.join(dir));
     let claudes = claudes.into_iter().filter(|dir| dir.exists());
     let asked = |dir: &PathBuf| launch.filesystem.write.contains(dir);

@@ -247,7 +247,8 @@ pub fn prepare(launch: &Launch, around: &Surroundings, found: Found) -> Result<P
     };
     if let Tool::Refused(file) = &gh {
         warnings.push(format!(
-            "{} is not asked for gh's token: a sandbox can write it, or could have; gh is logged out inside",
+            "{} is not asked for gh's token: a sandbox can write it, or could have; gh is logged out inside (install gh \
+             as a package, or set GH_TOKEN)",
             file.display()
         ));
     }

@@ -152,7 +152,8 @@ fn ask_stream(at: SocketAddr, question: &[u8]) -> io::Result<Vec<u8>> {
 pub fn answered_by(servers: &[SocketAddr], protocol: &str) -> bool {
     let ask = |at: &SocketAddr| match protocol {
         "TCP" => ask_stream(*at, &QUERY),
-        _ => ask(*at, &QUERY, ANSWER),
+        // As long as the relay has had: a slow one is no excuse.
+        _ => ask(*at, &QUERY, RELAYED),
     };
     servers
         .iter()

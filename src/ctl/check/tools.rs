@@ -5,8 +5,7 @@ use std::process::Command;
 
 use super::Finding;
 use crate::ctl::terminal;
-use crate::sandbox::layout::resolve;
-use crate::sandbox::tools::{Tool, Tools};
+use crate::sandbox::tools::{self, Tool};
 
 /// Of Debian 12; its options are the ones that are used.
 const OLDEST_PASTA: u32 = 20230309;
@@ -27,18 +26,8 @@ const MAP_HOST_LOOPBACK: &str = "--map-host-loopback";
 const OLDEST_BWRAP: (u32, u32) = (0, 8);
 
 pub fn findings() -> Vec<Finding> {
-    let path = std::env::var_os("PATH").unwrap_or_default();
-    let home = std::env::home_dir().unwrap_or_default();
-    let home = resolve(&home).unwrap_or(home);
-    let tools = Tools {
-        path: &path,
-        home: &home,
-        writable: &[],
-    };
-    let look =
-        |name: &'static str, packages: &str, judge: &dyn Fn(&Path, &str) -> Finding| match tools
-            .find(name)
-        {
+    let look = |name: &'static str, packages: &str, judge: &dyn Fn(&Path, &str) -> Finding| {
+        match tools::find(name) {
             Tool::Missing => Finding::failed(name, "not found", install(packages)),
             Tool::Refused(file) => Finding::failed(
                 name,
@@ -52,7 +41,8 @@ pub fn findings() -> Vec<Finding> {
                 Ok(text) => judge(&program, &text),
                 Err(e) => Finding::failed(name, format!("{e:#}"), install(packages)),
             },
-        };
+        }
+    };
     vec![
         look("pasta", "passt", &|program, text| {
             pasta(text, || {

@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 
 use super::made::hooks;
 use super::rights::Lent;
-use super::{GitWatch, Origin, file};
+use super::{GitWatch, Origin, place};
 use crate::sandbox::git::{self, find};
 
 /// How long git outside may hold the locks of its configurations at the end.
@@ -110,7 +110,7 @@ impl GitWatch {
                 unseen.insert(path);
                 break;
             }
-            if let Err(e) = file::remove(&path) {
+            if let Err(e) = place::remove(&path) {
                 let path = path.display();
                 lines.push(format!(
                     "cannot remove {path}: {e}: look at it before git runs there"

@@ -6,7 +6,7 @@ use std::time::Instant;
 use anyhow::Result;
 
 use super::links::{self, Link, Links};
-use super::{FILES, GitWatch, Origin, file};
+use super::{FILES, GitWatch, Origin, place};
 use crate::sandbox::git::{self, find};
 
 /// Git directories that the program makes are looked at up to this number.
@@ -183,7 +183,7 @@ pub(super) fn hooks(git_dir: &Path, max: usize) -> Vec<PathBuf> {
     if dir.is_symlink() {
         return vec![dir];
     }
-    file::files(&dir, max, |path| {
+    place::files(&dir, max, |path| {
         let end = path.extension();
         end.is_none_or(|end| end != "sample" && end != "lock")
     })

@@ -6,6 +6,7 @@ mod file;
 mod links;
 mod made;
 mod peers;
+mod place;
 mod rights;
 mod wake;
 mod watches;

@@ -10,7 +10,7 @@ use std::path::{Component, Path, PathBuf};
 use nix::fcntl::{OFlag, OpenHow, ResolveFlag, openat2};
 use nix::unistd::getuid;
 
-use super::file::proc_path;
+use super::place::proc_path;
 use crate::sandbox::layout::open_without_links;
 
 const ALL: u32 = 0o700;
