@@ -170,7 +170,11 @@ fn attend(supervisor: Pid, asked: Channel, watched: &SigSet) -> Result<i32> {
                     let _ = queue(supervisor, Signal::SIGCONT, SENT);
                 }
                 // The kernel lets no such group wait for ever for a terminal that nobody will give it.
-                Received::Message(by, _) if BY_READING.contains(&by) && signals::is_orphaned() => {
+                Received::Message(by, _)
+                    if BY_READING.contains(&by)
+                        && signals::is_orphaned()
+                        && signals::is_in_the_background() =>
+                {
                     let _ = queue(supervisor, Signal::SIGHUP, SENT);
                     let _ = queue(supervisor, Signal::SIGCONT, SENT);
                 }

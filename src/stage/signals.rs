@@ -1,15 +1,17 @@
 //! Signals: what the launcher was started with, what it keeps from its helpers, what the program gets back.
 //!
-//! The program stays in the launcher's process group, so that a terminal and a shell see one job. The launcher and its
-//! helpers block what a terminal sends and leave it to the program; a blocked mask is inherited across execve(2), so
-//! that pasta, which installs a handler of its own for SIGQUIT, is covered too.
+//! The program stays in the process group that the launcher was started in, so that a terminal and a shell see one job.
+//! The launcher and its helpers block what a terminal sends and leave it to the program; a blocked mask is inherited
+//! across execve(2), so that pasta, which installs a handler of its own for SIGQUIT, is covered too.
+
+use std::fs::File;
 
 use anyhow::{Context, Result};
 use nix::errno::Errno;
 use nix::libc;
 use nix::sys::signal::{SigHandler, SigSet, SigmaskHow, Signal, pthread_sigmask, signal};
 
-use nix::unistd::{Pid, getpgid, getpgrp, getppid, getsid};
+use nix::unistd::{Pid, getpgid, getpgrp, getppid, getsid, tcgetpgrp};
 
 use super::plan::Signals;
 use crate::procfs;
@@ -137,6 +139,12 @@ pub fn is_orphaned() -> bool {
         above = next;
     }
     true
+}
+
+/// Whether this session has a terminal, and another process group is the one that may read from it.
+pub fn is_in_the_background() -> bool {
+    let terminal = File::open("/dev/tty");
+    terminal.is_ok_and(|terminal| tcgetpgrp(terminal).is_ok_and(|group| group != getpgrp()))
 }
 
 fn parent(pid: Pid) -> Option<Pid> {
